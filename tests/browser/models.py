@@ -86,6 +86,16 @@ def trace(plan, steps=3, threads=2, seed=1, pace=1):
                 columns["value"].append(step)
             for name, values in fixed.items():
                 columns[name].extend(values)
+    header = {"kinds": KINDS, "phases": PHASES, "gaps": GAPS, "threads": threads, "dropped": 0,
+              "counters": [{"name": "live", "unit": "bytes"}],
+              "plans": [plan.get("name", "train")], "digests": [plan["digest"]],
+              "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
+                         "gaps": [[took * 1e-11 * (9 - gap) for gap in range(9)], [0] * 6 + [LOST * took * threads / 1e9, 0, 0]]} for step in range(steps)]}
+    return pack(columns, header)
+
+
+def pack(columns, header):
+    """Packs columns of spans, sorted by lane and begin, as the program does."""
     count = len(columns["begin"])
     columns["end"] = array.array("q", map(operator.sub, columns["end"], columns["begin"]))
     columns["begin"] = array.array("q", map(operator.sub, columns["begin"], itertools.chain([0], columns["begin"])))
@@ -94,10 +104,8 @@ def trace(plan, steps=3, threads=2, seed=1, pace=1):
             column.byteswap()
     data = b"".join(by_byte(columns[name]) for name, _, _ in COLUMNS)
     codings = {"begin": "difference", "end": "after begin"}
-    header = {"count": count, "columns": [{"name": name, "type": kind, "coding": codings.get(name, "bytes")} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
-              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("name", "train")], "digests": [plan["digest"]], "threads": threads, "dropped": 0,
-              "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
-                         "gaps": [[took * 1e-11 * (9 - gap) for gap in range(9)], [0] * 6 + [LOST * took * threads / 1e9, 0, 0]]} for step in range(steps)]}
+    coded = [{"name": name, "type": kind, "coding": codings.get(name, "bytes")} for name, kind, _ in COLUMNS]
+    header = {"count": count, "columns": coded, **header}
     return {"header": header, "columns": base64.b64encode(gzip.compress(data, 1)).decode()}
 
 

@@ -84,7 +84,7 @@
       id: 'exchange',
       title: 'exchange between chips',
       colour: 'op-exchange',
-      kind: /^(all_|reduce_|permute|offload|take_run)/
+      kind: /^(all_|reduce_|permute|send|recv|offload|take_run)/
     },
     {
       id: 'rows',

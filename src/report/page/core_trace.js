@@ -48,7 +48,19 @@
   /* ---- names and colours of spans -------------------------------------------------------------------------------------- */
 
   /* Colours of gaps. Waits and gaps are pale, so that work stands out. */
-  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', allocation: 'gap-system', io: 'gap-system', 'other threads': 'gap-others', stopped: 'gap-stopped', unexplained: 'gap-unknown'};
+  const GAP_PAINT = {
+    'slow rank': 'gap-rank',
+    network: 'gap-network',
+    launch: 'gap-launch',
+    wait: 'gap-wait',
+    serial: 'gap-serial',
+    'page fault': 'gap-system',
+    allocation: 'gap-system',
+    io: 'gap-system',
+    'other threads': 'gap-others',
+    stopped: 'gap-stopped',
+    unexplained: 'gap-unknown'
+  };
   /* Phases are shades of grey; colours are for classes of ops. */
   const PHASE_SHADE = {forward: 'phase-1', recompute: 'phase-2', backward: 'phase-2', accumulate: 'phase-3', optimizer: 'phase-3', sample: 'phase-2'};
 
@@ -177,7 +189,7 @@
   }
 
   const ORDER = ['step', 'phase', 'predicted', 'op', 'thread'];
-  const HEIGHT = {step: 18, phase: 20, predicted: 30, op: 36, thread: 26};
+  const HEIGHT = {step: 18, rank: 32, phase: 20, predicted: 30, op: 36, thread: 26};
   const ROW_OF = {step: 'step', phase: 'phase', predicted: 'predicted', op: 'op', busy: 'thread', wait: 'thread', gap: 'thread'};
   const TITLE = {step: 'steps', phase: 'phases', predicted: 'predicted', op: 'measured'};
 
@@ -208,10 +220,10 @@
 
   /* Rows of predicted times: at each op's begin, cut where the next op begins (`cut`), and end to end from the begin of each step. `twin` gives the
    * predicted span of each measured span, by event: both kinds are in execution order. Null if they do not match. */
-  const predictedRows = (header, {begin, end}, spans, ops, keyOf) => {
+  const predictedRows = (steps, twin, {begin, end}, spans, ops, keyOf) => {
     const n = spans.length;
     if (!n || ops.length !== n || spans.some((p, i) => keyOf(p) !== keyOf(ops[i]))) return null;
-    const twin = new Int32Array(header.count).fill(-1), steps = rafter.objects(header.steps), from = new Float64Array(n), to = new Float64Array(n);
+    const from = new Float64Array(n), to = new Float64Array(n);
     const row = new Row('predicted', TITLE.predicted, 'predicted', n, HEIGHT.predicted);
     row.cut = new Uint8Array(n);
     let at = -Infinity, step = 0;
@@ -228,55 +240,132 @@
     stack(placed, order, (a, b, i, depth) => { counts[depth] = (counts[depth] || 0) + 1; });
     const inOrder = counts.map((count, depth) => new Row(depth ? `predicted.${depth}` : 'predicted', depth ? '' : TITLE.predicted, 'predicted', count, Math.round((depth ? 0.6 : 1) * HEIGHT.predicted)));
     stack(placed, order, (a, b, i, depth) => inOrder[depth].push(a, b, keyOf(spans[i]), spans[i]));
-    return {twin, atOps: [row], inOrder};
+    return {atOps: [row], inOrder};
   };
 
-  /* Rows from the columns, which are sorted by lane and begin; a span comes before the spans that it contains. */
-  const rowsOf = (header, columns, things) => {
-    const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds.map(String), n = header.count;
-    const groups = new Map(), counters = new Map(), rowOfKind = names.map((name) => ROW_OF[name]), counter = names.indexOf('counter');
-    let from = Infinity, to = -Infinity;
-    const threads = []; /* groups of threads, by lane */
-    const groupOf = (row, at) => {
-      const key = row === 'thread' ? `thread ${at}` : row;
-      if (!groups.has(key)) groups.set(key, {key, kind: row, lane: at, spans: [], before: -Infinity});
-      return groups.get(key);
+  /* The processes of a trace, each with its lanes. Only ranks have a number. */
+  const ranksOf = (header) => {
+    const ranks =
+        rafter.objects(header.ranks).map(({rank, host, first_lane: first, lanes, threads, steps}) => ({
+                                           rank,
+                                           host: String(host ?? ''),
+                                           first,
+                                           end: first + lanes,
+                                           threads,
+                                           steps: rafter.objects(steps)
+                                         }));
+    return ranks.length ? ranks : [{
+      rank: null,
+      host: '',
+      first: 0,
+      end: Infinity,
+      threads: header.threads || 1,
+      steps: rafter.objects(header.steps)
+    }];
+  };
+
+  /* The spans of each row and the counters of a rank. */
+  const groupsOf = (header, {begin, end, id, lane, kind, value}, ranks, all) => {
+    const names = header.kinds.map(String), rowOfKind = names.map((name) => ROW_OF[name]),
+          counter = names.indexOf('counter');
+    for (const rank of ranks) Object.assign(rank, {groups: new Map(), counters: new Map()});
+    const groupOf = (rank, row, at) => {
+      const key = row === 'thread' ? `thread ${at - rank.first}` : row;
+      if (!rank.groups.has(key))
+        rank.groups.set(key, {key, kind: row, lane: at, spans: [], before: -Infinity});
+      return rank.groups.get(key);
     };
     const put = (group, i) => {
       if (begin[i] < group.before) throw new Error(`spans of ${group.key} are out of order`);
       group.before = begin[i];
       group.spans.push(i);
     };
-    for (let i = 0; i < n; i++) {
-      const row = rowOfKind[kind[i]];
+    let r = 0;
+    for (let i = 0; i < header.count; i++) {
+      while (lane[i] >= ranks[r].end && r + 1 < ranks.length) r++; /* lanes are in order of ranks */
+      const rank = ranks[r], row = rowOfKind[kind[i]];
       if (kind[i] === counter) {
-        if (!counters.has(id[i])) {
+        if (!rank.counters.has(id[i])) {
           const said = (header.counters || [])[id[i]] || {};
-          counters.set(id[i], new Counter(`counter-${id[i]}`, String(said.name ?? 'counter'), String(said.unit || '')));
+          rank.counters.set(
+              id[i],
+              new Counter(`counter-${id[i]}`, String(said.name ?? 'counter'), String(said.unit || '')));
         }
-        counters.get(id[i]).push(begin[i], value[i]);
+        rank.counters.get(id[i]).push(begin[i], value[i]);
       } else if (row) {
-        if (row !== 'thread') put(groupOf(row, lane[i]), i);
-        if (row === 'thread' || row === 'op') put(threads[lane[i]] || (threads[lane[i]] = groupOf('thread', lane[i])), i); /* an op occupies its thread from call to return */
-        if (begin[i] < from) from = begin[i];
-        if (end[i] > to) to = end[i];
+        if (row !== 'thread') put(groupOf(rank, row, lane[i]), i);
+        if (row === 'thread' || row === 'op')
+          put(groupOf(rank, 'thread', lane[i]), i); /* an op occupies its thread from call to return */
+        if (begin[i] < all.from) all.from = begin[i];
+        if (end[i] > all.to) all.to = end[i];
       }
     }
-    const list = [...groups.values()].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.lane - b.lane);
-    const keyOf = (i) => things.of(names[kind[i]], plan[i], id[i]);
-    const spansOf = (row) => (groups.has(row) ? groups.get(row).spans : []);
-    const predicted = predictedRows(header, columns, spansOf('predicted'), spansOf('op'), keyOf);
-    const rows = list.flatMap(({key, kind: of, spans}) => {
-      if (of === 'predicted' && predicted) return predicted.atOps;
-      const walk = of === 'thread' ? flatten : stack, counts = [];
+  };
+
+  /* The rows of a rank: `lane` is the work of its own thread and the causes of its waits; it is shown if
+   * there are several ranks. */
+  const rowsOfRank = (rank, r, several, columns, twin, keyOf) => {
+    const {groups} = rank, id = (key) => (several ? `rank ${rank.rank} ${key}` : key),
+          spansOf = (row) => (groups.has(row) ? groups.get(row).spans : []);
+    const made = (key, title, of, spans, walk) => {
+      const counts = [];
       walk(columns, spans, (a, b, i, depth = 0) => { counts[depth] = (counts[depth] || 0) + 1; });
-      const made = counts.map((count, depth) => new Row(depth ? `${key}.${depth}` : key, depth ? '' : TITLE[of] || key, of, count, Math.round((depth ? 0.6 : 1) * HEIGHT[of])));
-      walk(columns, spans, (a, b, i, depth = 0) => made[depth].push(a, b, keyOf(i), i));
-      return made;
-    });
-    rows.forEach((row) => row.recount(things));
-    counters.forEach((one) => one.finish());
-    return {rows, predicted, twin: predicted && predicted.twin, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
+      const rows = counts.map(
+          (count, depth) => new Row(
+              depth ? `${key}.${depth}` : key, depth ? '' : title, of, count,
+              Math.round((depth ? 0.6 : 1) * HEIGHT[of])));
+      walk(columns, spans, (a, b, i, depth = 0) => rows[depth].push(a, b, keyOf(i), i));
+      return rows;
+    };
+    const rowsOf =
+        (kind) => [...groups.values()]
+                      .filter((group) => group.kind === kind)
+                      .sort((a, b) => a.lane - b.lane)
+                      .flatMap(
+                          ({key, spans}) => made(
+                              id(key), TITLE[kind] || key, kind, spans, kind === 'thread' ? flatten : stack));
+    const list = Object.fromEntries(ORDER.map((kind) => [kind, kind === 'predicted' ? [] : rowsOf(kind)]));
+    rank.predicted = predictedRows(rank.steps, twin, columns, spansOf('predicted'), spansOf('op'), keyOf);
+    if (rank.predicted)
+      rank.predicted.atOps.concat(rank.predicted.inOrder).forEach((row) => {
+        row.id = id(row.id);
+      });
+    else
+      list.predicted = rowsOf('predicted');
+    rank.lane = several ?
+        made(`rank ${rank.rank}`, `rank ${rank.rank}`, 'rank', spansOf('thread 0'), flatten)[0] ||
+            new Row(`rank ${rank.rank}`, `rank ${rank.rank}`, 'rank', 0, HEIGHT.rank) :
+        null;
+    rank.list = list;
+    rank.threadRows = list.thread.filter((row) => row.title);
+    rank.main = list.op[0] || list.thread[0] || ORDER.flatMap((kind) => list[kind])[0];
+    rank.counters = [...rank.counters.values()];
+    rank.counters.forEach((one) => one.finish());
+    for (const row
+             of [rank.lane, ...Object.values(list).flat(),
+                 ...(rank.predicted ? [...rank.predicted.atOps, ...rank.predicted.inOrder] : [])]
+                 .filter(Boolean))
+      row.rank = r;
+  };
+
+  /* Rows from the columns, which are sorted by lane and begin; a span comes before the spans that it
+   * contains. */
+  const rowsOf = (header, columns, things) => {
+    const names = header.kinds.map(String), ranks = ranksOf(header), all = {from: Infinity, to: -Infinity},
+          twin = new Int32Array(header.count).fill(-1);
+    groupsOf(header, columns, ranks, all);
+    const keyOf = (i) => things.of(names[columns.kind[i]], columns.plan[i], columns.id[i]);
+    ranks.forEach((rank, r) => rowsOfRank(rank, r, ranks.length > 1, columns, twin, keyOf));
+    const {predicted, counters} = ranks[0];
+    return {
+      ranks,
+      rows: [],
+      predicted,
+      twin,
+      counters,
+      from: Number.isFinite(all.from) ? all.from : 0,
+      to: Number.isFinite(all.to) ? all.to : 1
+    };
   };
 
   /* The plans whose ops a trace recorded: the run's own by digest or name, otherwise the ops in the trace's header. */
@@ -301,7 +390,8 @@
   };
 
   const decoded = new WeakMap();
-  /* A promise of {header, things, columns, rows, predicted, twin, counters, from, to}, times in ns; null without a trace. */
+  /* A promise of {header, things, columns, ranks, rows, predicted, twin, counters, from, to}, times in ns;
+   * null without a trace. `rows` are those that the viewer shows. */
   rafter.trace = (run) => {
     if (!run || !run.trace || !run.trace.header) return Promise.resolve(null);
     if (!decoded.has(run)) decoded.set(run, decode(run));

@@ -31,7 +31,7 @@
       plan.ops[0].live_bytes !== undefined;
 
   /* Notes on the picture if it shows another program or only one pipeline stage. */
-  const about = (body, plan) => {
+  const about = (body, plan, run) => {
     const program = plan.memory.program, pipeline = plan.pipeline;
     if (program)
       body.append(
@@ -39,24 +39,57 @@
              `The figures are for a ${
                  program.name} program compiled by XLA; the picture shows rafter's own arena for the same model.`));
     if (!pipeline || !Array.isArray(pipeline.stage)) return;
-    const seconds = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.seconds(row[key])}),
-          bytes = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.bytes(row[key])});
+    const stages = rafter.objects(pipeline.stage), found = rafter.measuredStages(run),
+          rows = stages.flatMap(
+              (stage, i) =>
+                  [{...stage, of: 'predicted'},
+                   ...(found && found[i] ? [{...found[i], stage: stage.stage, of: 'measured'}] : [])]);
+    const value = (key, text) => ({
+      number: true,
+      value: (row) => row[key] ?? -1,
+      text: (row) => (Number.isFinite(row[key]) ? text(row[key]) : '')
+    }),
+          seconds = (key) => value(key, rafter.seconds), bytes = (key) => value(key, rafter.bytes);
+    const whole = (row) => row.seconds ?? (row.busy_seconds + (row.end_seconds || 0) + row.idle_seconds),
+          share = (row) => row.idle_seconds / whole(row);
+    rafter.state.stages =
+        rows.map((row) => ({stage: row.stage, of: row.of, busy: row.busy_seconds, idle: row.idle_seconds}));
     body.append(
         el('p', {class: 'note'},
-           `The picture shows stage ${pipeline.shown_stage} of ${pipeline.stages} (schedule ${pipeline.schedule}, ${
-               pipeline.microbatches} microbatches).`),
+           `The picture shows stage ${pipeline.shown_stage} of ${pipeline.stages} (schedule ${
+               pipeline.schedule}, ${pipeline.microbatches} microbatches).${
+               found ?
+                   ` Measured times are means of ${
+                       rafter.whole(
+                           found.find(Boolean)
+                               .steps)} recorded steps. A stage is idle while it receives or sends, and after its last microbatch while it waits for slower ranks.` :
+                   ''}`),
         rafter.table(
             [
               {title: 'Stage', number: true, value: (row) => row.stage},
-              {title: 'Layers', value: (row) => row.first_layer, text: (row) => `${row.first_layer} to ${row.first_layer + row.layers - 1}`},
-              {title: 'In flight', number: true, value: (row) => row.in_flight},
+              ...(found ? [{title: 'Figures', value: (row) => row.of}] : []),
+              {
+                title: 'Layers',
+                value: (row) => row.first_layer ?? -1,
+                text: (row) => (
+                    row.of === 'predicted' ? `${row.first_layer} to ${row.first_layer + row.layers - 1}` : '')
+              },
+              {
+                title: 'In flight',
+                number: true,
+                value: (row) => row.in_flight ?? -1,
+                text: (row) => (row.of === 'predicted' ? String(row.in_flight) : '')
+              },
               {title: 'Peak', ...bytes('peak_bytes')},
               {title: 'Persistent', ...bytes('persistent_bytes')},
               {title: 'Held for microbatches', ...bytes('held_bytes')},
               {title: 'Busy', ...seconds('busy_seconds')},
               {title: 'Idle', ...seconds('idle_seconds')},
+              {title: 'Idle share', number: true, value: share, text: (row) => rafter.percent(share(row))},
+              {title: 'Before its first work', ...seconds('fill_seconds')},
+              {title: 'After its last work', ...seconds('drain_seconds')},
             ],
-            rafter.objects(pipeline.stage)));
+            rows));
   };
 
   const cards = (plan) => {
@@ -115,7 +148,7 @@
                                                                                                    plan: one.plan,
                                                                                                    of: other.of !== undefined && other.of === run.id
                                                                                                  })));
-        about(body, plan);
+        about(body, plan, run);
         const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
         const holder = el('div'); /* keys are removed with this element */
         body.append(holder);

@@ -353,7 +353,7 @@
                    'Step', walks.map((walk) => walk.walk), show,
                    {id: 'summary-walk', current: most})));
       priced(figures, run);
-      element.append(el('div', {class: 'columns lead'}, said, figures), place);
+      element.append(el('div', {class: 'columns lead'}, said, figures), rafter.rankTable(run), place);
       show(most);
     },
   });

@@ -13,26 +13,55 @@
       [this.from, this.to] = this.whole = this.wholes[0];
       this.zero = this.from; /* times are shown relative to the first recorded step */
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
-      this.height = 0;
-      for (const rows of trace.predicted ? [trace.predicted.inOrder, trace.predicted.atOps] : []) this.layOut(rows);
-      if (!trace.predicted) this.layOut(null);
-      this.main = trace.rows.find((row) => row.kind === 'op') || trace.rows.find((row) => row.kind === 'thread') || trace.rows[0];
-      rafter.state.trace = this.state = {events: trace.header.count, drawn: 0, frames: 0};
+      this.aligned = true;
+      this.painted = 0;
+      this.open = new Set([0]); /* ranks whose lanes are shown */
+      this.rank = 0;            /* the rank of the sums, tables and search */
+      this.main = trace.ranks[0].main;
+      rafter.state.trace = this.state = {events: trace.header.count, drawn: 0, frames: 0, rank: 0};
+      this.layOut();
       this.build();
       this.changed();
     }
 
-    /* Sets the positions of all lanes. `predicted`: new rows for the predicted lane, or null. */
-    layOut(predicted) {
-      const {trace} = this, at = trace.rows.findIndex((row) => row.kind === 'predicted');
-      if (predicted) trace.rows = [...trace.rows.slice(0, at), ...predicted, ...trace.rows.slice(at).filter((row) => row.kind !== 'predicted')];
-      let y = MINIMAP + RULER + 4;
-      this.lanes = [...trace.rows, ...trace.counters.filter((counter) => counter.most > 0)].map((row) => {
-        const lane = {row, y};
-        y += row.height + (row.kind === 'thread' || row.title === '' ? 2 : 5);
-        return lane;
+    /* The rows of all open ranks, from the top. `aligned`: predictions are above their ops. */
+    rowsShown(aligned) {
+      return this.trace.ranks.flatMap((rank, r) => {
+        const {list, predicted, lane} = rank, open = this.open.has(r),
+                                shown = predicted ? (aligned ? predicted.atOps : predicted.inOrder) :
+                                                    list.predicted;
+        return [
+          ...(r ? [] : list.step), ...(lane ? [lane] : []),
+          ...(open ? [...list.phase, ...shown, ...list.op, ...list.thread] : [])
+        ];
       });
-      this.height = Math.max(this.height, y + 6);
+    }
+    /* Sets the positions of all lanes. The height is enough for both ways to show predictions. */
+    layOut() {
+      const {trace} = this, counters = trace.counters.filter((counter) => counter.most > 0);
+      const place = (rows) => {
+        let y = MINIMAP + RULER + 4;
+        const lanes = [...rows, ...counters].map((row) => {
+          const lane = {row, y};
+          y += row.height + (row.kind === 'thread' || row.title === '' ? 2 : 5);
+          return lane;
+        });
+        return {lanes, height: y + 6};
+      };
+      trace.rows = this.rowsShown(this.aligned);
+      const {lanes, height} = place(trace.rows);
+      this.lanes = lanes;
+      this.height = Math.max(height, place(this.rowsShown(!this.aligned)).height);
+      if (this.view) this.view.setHeight(this.height);
+      this.recount();
+    }
+    /* Sums the rows that are new in the view, or have other colours than before. */
+    recount() {
+      for (const row of [...this.trace.rows, this.main])
+        if (row && row.painted !== this.painted) {
+          row.recount(this.trace.things);
+          row.painted = this.painted;
+        }
     }
 
     /* ---- the panel's elements --------------------------------------------------------------------------------------- */
@@ -57,12 +86,15 @@
         el('option', {value: ''}, 'all'), steps.map((step, i) => el('option', {value: i}, String(step.step))))));
       const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by the ratio of measured to predicted time', () => this.colourBy('ratio'));
       this.colourButtons = {class: byClass, ratio: byRatio};
-      if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(pair('Colour by', el('span', {class: 'group'}, byClass, byRatio)));
+      if (this.trace.ranks.some((rank) => rank.list.op.length))
+        choices.append(pair('Colour by', el('span', {class: 'group'}, byClass, byRatio)));
       if (this.trace.predicted) {
         const atOps = button('above its op', 'Draw each prediction above its op', () => this.align(true)), inOrder = button('end to end', `Draw predictions end to end from the begin of the step: the schedule of the plan`, () => this.align(false));
         this.alignButtons = [inOrder, atOps];
         choices.append(pair('Predicted', el('span', {class: 'group'}, atOps, inOrder)));
       }
+      const ranks = rafter.traceParts.rankButtons(this);
+      if (ranks) choices.append(pair('Rank', ranks));
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);
       this.onPaper = el('ul', {class: 'legend on-paper'});
@@ -77,7 +109,10 @@
       this.details = el('section', {'aria-live': 'polite'});
       this.sums = el('section', {});
       this.words.append(this.details, this.sums);
-      rafter.traceParts.gaps(this, element);
+      this.causes = el('section', {});
+      element.append(this.causes);
+      rafter.traceParts.ranks(this, element);
+      rafter.traceParts.gaps(this);
       rafter.traceParts.details(this);
       this.colourBy('class');
       this.align(true);
@@ -103,13 +138,10 @@
       this.changed();
     }
     align(atOps) {
-      const {predicted, things} = this.trace;
-      if (!predicted) return;
-      const after = atOps ? predicted.atOps : predicted.inOrder;
+      if (!this.trace.predicted) return;
       this.aligned = this.state.aligned = atOps;
       this.alignButtons.forEach((button, i) => button.setAttribute('aria-pressed', String(Boolean(i) === atOps)));
-      this.layOut(after);
-      after.forEach((row) => row.recount(things));
+      this.layOut();
       if (this.selected && this.selected.row.kind === 'predicted') this.select(null);
       this.changed();
     }
@@ -117,11 +149,25 @@
 
     fillLegend() {
       const seen = new Set();
-      for (const row of this.trace.rows) if (row.kind === 'op' || row.kind === 'thread') for (let i = 0; i < row.count; i++) seen.add(this.paintOf(row.key[i]));
+      for (const row of this.trace.rows)
+        if (row.kind === 'op' || row.kind === 'thread' || row.kind === 'rank')
+          for (let i = 0; i < row.count; i++) seen.add(this.paintOf(row.key[i]));
       const {things} = this.trace, order = [...things.paints.keys()].filter((index) => seen.has(index)).sort((a, b) => rafter.traceParts.isGap(things, a) - rafter.traceParts.isGap(things, b) || a - b);
       this.onPaper.replaceChildren(...order.map((index) => things.paints[index]).map((paint) => el('li', {}, el('span', {class: 'swatch', style: {background: `var(--${paint.colour})`}}), paint.title)));
-      this.legend.replaceChildren(...order.map((index) => [index, things.paints[index]]).map(([index, paint]) => el('button', {type: 'button', class: 'paint', 'aria-pressed': 'false',
-        'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)));
+      this.legend.replaceChildren(
+          ...order.map((index) => [index, things.paints[index]])
+              .map(
+                  ([index, paint]) =>
+                      el('button', {
+                        type: 'button',
+                        class: 'paint',
+                        'aria-pressed': String(this.only.has(index)),
+                        'data-paint': paint.id,
+                        onclick: (event) => this.toggle(index, event.currentTarget)
+                      },
+                         el('span',
+                            {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}),
+                         paint.title)));
     }
 
     /* ---- the view ------------------------------------------------------------------------------------------- */
@@ -180,6 +226,9 @@
     }
     select(hit) {
       this.selected = hit && hit.row.kind !== 'counter' && hit.i >= 0 ? hit : null;
+      if (this.selected) rafter.traceParts.setRank(this, hit.row.rank);
+      if (this.selected && hit.row.kind !== 'rank' && hit.row.kind !== 'step')
+        rafter.traceParts.openRank(this, hit.row.rank);
       this.state.selected = this.selected && this.trace.things.title[this.selected.row.key[this.selected.i]];
       this.state.selectedRow = this.selected && this.selected.row.id;
       rafter.traceParts.details(this);
@@ -199,8 +248,11 @@
       this.reveal({row: now.row, i});
     }
     lane(by) {
-      const rows = this.trace.rows, now = this.selected, time = now ? (now.row.begin[now.i] + now.row.end[now.i]) / 2 : (this.from + this.to) / 2;
-      for (let at = (now ? rows.indexOf(now.row) : rows.indexOf(this.main) - by) + by; at >= 0 && at < rows.length; at += by) {
+      const rows = this.trace.rows, now = this.selected,
+            home = rows.includes(this.main) ? this.main : this.trace.ranks[this.rank].lane,
+            time = now ? (now.row.begin[now.i] + now.row.end[now.i]) / 2 : (this.from + this.to) / 2;
+      for (let at = (now ? rows.indexOf(now.row) : rows.indexOf(home) - by) + by; at >= 0 && at < rows.length;
+           at += by) {
         const i = Math.min(rows[at].after(time), rows[at].count - 1);
         if (i >= 0) { this.select({row: rows[at], i}); this.reveal({row: rows[at], i}); return; }
       }
@@ -212,11 +264,17 @@
       this.search = text.trim().toLowerCase();
       this.cursor = null;
       this.repaint();
+      this.countMatches();
+      this.changed();
+    }
+    countMatches() {
       const row = this.main;
       this.matches = 0;
       if (this.search) for (let i = 0; i < row.count; i++) if (this.isMatch[row.key[i]]) this.matches++;
-      this.found.textContent = !this.search ? '' : this.matches ? `${rafter.whole(this.matches)} runs of ${rafter.whole(this.isMatch.reduce((sum, one) => sum + one, 0))} ops` : 'nothing has that name';
-      this.changed();
+      this.found.textContent = !this.search ? '' :
+          this.matches                      ? `${rafter.whole(this.matches)} runs of ${
+                             rafter.whole(this.isMatch.reduce((sum, one) => sum + one, 0))} ops` :
+                                              'nothing has that name';
     }
     toggle(paint, button) {
       if (this.only.has(paint)) this.only.delete(paint); else this.only.add(paint);
@@ -226,7 +284,7 @@
     }
     /* Dims all ops that do not match the search or the selected classes. */
     repaint() {
-      const {things, rows} = this.trace;
+      const {things} = this.trace;
       this.isMatch = new Uint8Array(things.title.length);
       for (let key = 0; key < things.title.length; key++) {
         const named = this.search && key < things.ops && things.title[key].toLowerCase().includes(this.search);
@@ -234,7 +292,8 @@
         const shown = (!this.search || named) && (!this.only.size || this.only.has(this.paintOf(key)));
         things.shown[key] = shown || things.paints[things.paint[key]].id.startsWith('phase-') || key === things.step ? this.paintOf(key) : things.dim;
       }
-      rows.forEach((row) => row.recount(things));
+      this.painted++;
+      this.recount();
       this.minimapPicture = null;
     }
     /* Selects the first call of the op with exactly this name. */
@@ -305,7 +364,15 @@
       node.addEventListener('pointerup', (event) => {
         const [x, y] = place(event);
         if (drag && !drag.moved && drag.kind !== 'minimap') {
-          if (drag.kind === 'select') { this.selection = null; this.changed(); } else this.select(this.hit(x, y));
+          const lane = x < GUTTER &&
+              this.lanes.find((one) => one.row.kind === 'rank' && y >= one.y && y < one.y + one.row.height);
+          if (lane)
+            rafter.traceParts.toggleRank(this, lane.row.rank);
+          else if (drag.kind === 'select') {
+            this.selection = null;
+            this.changed();
+          } else
+            this.select(this.hit(x, y));
         }
         drag = null;
       });
@@ -323,16 +390,48 @@
       }, {passive: false});
       const clear = () => { this.selection = null; this.select(null); this.changed(); };
       rafter.keys(this.element, 'Trace', [
-        [['+', '=', 'w'], 'zoom in', () => this.zoom(1 / 1.6)], [['-', '_', 's'], 'zoom out', () => this.zoom(1.6)],
-        [['ArrowLeft', 'a'], 'move to earlier', () => this.pan(-0.2)], [['ArrowRight', 'd'], 'move to later', () => this.pan(0.2)],
-        [['0', 'f'], 'show all steps; again: the complete recording', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
-        [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'previous match', () => this.next(-1)],
-        [['.'], 'next op in the lane', () => this.step(1)], [[','], 'previous op in the lane', () => this.step(-1)],
-        [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
-        [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
+        [['+', '=', 'w'], 'zoom in', () => this.zoom(1 / 1.6)],
+        [['-', '_', 's'], 'zoom out', () => this.zoom(1.6)],
+        [['ArrowLeft', 'a'], 'move to earlier', () => this.pan(-0.2)],
+        [['ArrowRight', 'd'], 'move to later', () => this.pan(0.2)],
+        [['0', 'f'], 'show all steps; again: the complete recording', () => this.fit()],
+        [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
+        [
+          ['/'], 'search',
+          () => {
+            this.input.focus();
+            this.input.select();
+          }
+        ],
+        [['n'], 'next match', () => this.next(1)],
+        [['N'], 'previous match', () => this.next(-1)],
+        [['.'], 'next op in the lane', () => this.step(1)],
+        [[','], 'previous op in the lane', () => this.step(-1)],
+        [['ArrowUp'], 'lane above', () => this.lane(-1)],
+        [['ArrowDown'], 'lane below', () => this.lane(1)],
+        [
+          ['c'], 'colour by class, or by measured / predicted',
+          () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')
+        ],
         [['p'], 'predictions above their ops, or end to end', () => this.align(!this.aligned)],
         [['m'], 'tensors alive during the op, in Memory', () => this.toMemory()],
-        [['v'], 'select the range in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear the selection', clear],
+        ...(this.trace.ranks.length > 1 ?
+                [
+                  [
+                    ['r'], 'open or close the lanes of the rank',
+                    () => rafter.traceParts.toggleRank(this, this.rank)
+                  ],
+                  [['R'], 'open or close the lanes of all ranks', () => rafter.traceParts.toggleAll(this)]
+                ] :
+                []),
+        [
+          ['v'], 'select the range in view',
+          () => {
+            this.selection = [this.from, this.to];
+            this.changed();
+          }
+        ],
+        [['Escape'], 'clear the selection', clear],
       ]);
     }
     centreOnMinimap(x) {
@@ -366,7 +465,7 @@
         element.append(
             el('p', {class: 'empty'}, 'This run was not traced. Run it again with ',
                el('code', {}, '--trace steps=2..3'), ' and report it again.'));
-      else if (!trace.rows.length)
+      else if (!trace.ranks.some((rank) => rank.main))
         element.append(
             el('p', {class: 'empty'},
                'The trace of this run has no spans: the run had none of the steps to trace.'));

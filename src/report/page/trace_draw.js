@@ -262,8 +262,12 @@
     context.font = `12px ${rafter.colour('sans')}`;
     for (const lane of viewer.lanes) {
       const counter = lane.row.kind === 'counter';
-      context.fillStyle = rafter.colour(lane.row.kind === 'op' ? 'ink' : 'muted');
-      context.fillText(lane.row.title, gutter - 10, lane.y + (counter ? lane.row.height / 2 - 7 : lane.row.height / 2 + 0.5), gutter - 14);
+      const rank = lane.row.kind === 'rank',
+            mark = rank ? (viewer.open.has(lane.row.rank) ? '▾ ' : '▸ ') : '';
+      context.fillStyle = rafter.colour(lane.row.kind === 'op' || rank ? 'ink' : 'muted');
+      context.fillText(
+          `${mark}${lane.row.title}`, gutter - 10,
+          lane.y + (counter ? lane.row.height / 2 - 7 : lane.row.height / 2 + 0.5), gutter - 14);
       if (counter) context.fillText(`≤ ${amount(lane.row, lane.row.most)}`, gutter - 10, lane.y + lane.row.height / 2 + 8, gutter - 14);
     }
     context.fillStyle = rafter.colour('muted');

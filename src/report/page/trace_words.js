@@ -10,18 +10,33 @@
   const shapeText = (tensor) => tensor && `${tensor.name} [${(tensor.shape || []).join(', ')}] ${rafter.dtype(tensor.dtype)}`;
 
   const WHY = {
-    'launch': 'Time between two ops, and until a thread starts its part of an op. Many small ops cause many such gaps; a larger microbatch causes fewer.',
-    'wait': 'The thread has done its part and waits for the others: the work was not split evenly, or another thread was slowed down.',
-    'serial': 'Only one thread has work: the op is too small for more, or the phase is serial, such as reading data.',
+    'launch':
+        'Time between two ops, and until a thread starts its part of an op. Many small ops cause many such gaps; a larger microbatch causes fewer.',
+    'wait':
+        'The thread has done its part and waits for the others: the work was not split evenly, or another thread was slowed down.',
+    'serial':
+        'Only one thread has work: the op is too small for more, or the phase is serial, such as reading data.',
     'page fault': 'The system maps a memory page at its first use. There should be few after the first step.',
     'allocation': 'The heap grew. This should not happen between the first step and the last.',
     'io': 'Data was read from disk, or files were written.',
-    'other threads': 'The thread was ready to run, but its core was in use: by another program, or because there are more threads than cores.',
-    'phases outside ops': 'The main thread reads data, samples or prepares, as the phases lane shows. Meanwhile the other threads have no work (serial).',
-    'stopped': 'No thread worked, was ready to run or waited for a disk: the process was stopped by a signal or a debugger, or the machine slept.',
+    'other threads':
+        'The thread was ready to run, but its core was in use: by another program, or because there are more threads than cores.',
+    'phases outside ops':
+        'The main thread reads data, samples or prepares, as the phases lane shows. Meanwhile the other threads have no work (serial).',
+    'stopped':
+        'No thread worked, was ready to run or waited for a disk: the process was stopped by a signal or a debugger, or the machine slept.',
+    'slow rank': 'This rank is ready for an exchange, but another rank has not begun it.',
+    'network': 'All ranks have begun the exchange, and their messages are on the way.',
     'unexplained': 'No measurement explains this time.',
   };
   const why = (name) => WHY[name] || '';
+  /* The other rank of a wait between ranks. */
+  const otherRank = ({ranks, columns}, title, event) => {
+    const other = ranks[columns.value[event]];
+    if (ranks.length < 2 || !other || (title !== 'slow rank' && title !== 'network')) return '';
+    return title === 'network' ? `The last message came from ${rafter.traceParts.nameOf(other)}.` :
+                                 `It waits for ${rafter.traceParts.nameOf(other)}.`;
+  };
 
   const what = (viewer, {row, i}) => {
     const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
@@ -36,7 +51,8 @@
     const more = [];
     if (kind === 'wait' && op) more.push(`in ${op.name}`);
     else if (op) more.push(`${op.kernel || op.op}`, kind === 'predicted' ? 'predicted' : `predicted ${rafter.seconds(rafter.priceOf(viewer.trace, hit.row.event[hit.i], op).seconds)}`);
-    else if (kind === 'gap') more.push(why(title));
+    else if (kind === 'gap')
+      more.push(otherRank(viewer.trace, title, hit.row.event[hit.i]) || why(title));
     return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.zero)}`));
   };
 
@@ -144,7 +160,12 @@
       parts.push(...list(op.outputs, 'Writes'), ...list(op.inputs, 'Reads'));
     } else {
       facts.push(['Duration', seconds(took)], ['In op', kind === 'wait' && op ? op.name : null]);
-      parts.push(rafter.facts(facts), kind === 'gap' || kind === 'wait' ? el('p', {}, why(kind === 'wait' ? 'wait' : title)) : '');
+      parts.push(
+          rafter.facts(facts),
+          kind === 'gap' || kind === 'wait' ?
+              el('p', {}, why(kind === 'wait' ? 'wait' : title), ' ',
+                 kind === 'gap' ? otherRank(viewer.trace, title, row.event[i]) : '') :
+              '');
     }
     box.replaceChildren(...parts);
   };
@@ -152,28 +173,33 @@
   /* ---- sums of a range ----------------------------------------------------------------------------------------------------------- */
 
   /* The recorded steps and the times between them, each with the use of its threads' time. */
-  const piecesOf = (header) => rafter.objects(header.steps).flatMap((step) => (step.after ? [step, {...step.after, begin: step.end}] : [step]));
+  const piecesOf = (steps) =>
+      steps.flatMap((step) => (step.after ? [step, {...step.after, begin: step.end}] : [step]));
 
   /* Time lost inside ops, by gap, in ns. It is counted per step and not shown in the lanes; a range gets its proportional part of each step. */
-  const lostInside = ({header}, a, b) => {
+  const lostInside = (header, steps, a, b) => {
     const lost = new Map(), names = (header.gaps || []).map(String);
-    for (const {begin, end, gaps} of piecesOf(header)) {
+    for (const {begin, end, gaps} of piecesOf(steps)) {
       const cut = Math.min(b, end) - Math.max(a, begin), inside = Array.isArray(gaps) && Array.isArray(gaps[1]) ? gaps[1] : [];
-      if (cut > 0) names.forEach((name, i) => { if (inside[i] > 0) lost.set(name, (lost.get(name) || 0) + 1e9 * inside[i] * cut / (end - begin)); });
+      if (cut > 0)
+        names.forEach((name, i) => {
+          if (inside[i] > 0) lost.set(name, (lost.get(name) || 0) + 1e9 * inside[i] * cut / (end - begin));
+        });
     }
     return lost;
   };
 
   /* Time of the main thread in phases outside ops, in ns. Nested time counts for the inner phase; writing files counts as a gap. */
   const OF_OPS = new Set(['forward', 'recompute', 'backward', 'accumulate', 'optimizer']), WRITES = new Set(['write', 'checkpoint']);
-  const besideOps = (trace, a, b) => {
-    const {header, columns: {begin, end, id, kind}} = trace, open = [], sums = new Map();
-    if (!trace.phaseSpans) {
+  const besideOps = (trace, rank, a, b) => {
+    const {header, columns: {begin, end, id, kind, lane}} = trace, open = [], sums = new Map();
+    if (!rank.phaseSpans) {
       const phase = header.kinds.indexOf('phase');
-      trace.phaseSpans = [];
-      for (let i = 0; i < header.count; i++) if (kind[i] === phase) trace.phaseSpans.push(i);
+      rank.phaseSpans = [];
+      for (let i = 0; i < header.count; i++)
+        if (kind[i] === phase && lane[i] >= rank.first && lane[i] < rank.end) rank.phaseSpans.push(i);
     }
-    for (const i of trace.phaseSpans) {
+    for (const i of rank.phaseSpans) {
       if (end[i] <= a || begin[i] >= b) continue;
       while (open.length && end[open[open.length - 1]] <= begin[i]) open.pop();
       const cut = Math.min(b, end[i]) - Math.max(a, begin[i]), add = (of, by) => { const name = header.phases[id[of]]; sums.set(name, (sums.get(name) || 0) + by); };
@@ -185,14 +211,16 @@
   };
 
   /* The part of a range, in ns, that is outside all recorded steps. */
-  const besideSteps = (viewer, a, b) => {
-    const steps = rafter.objects(viewer.trace.header.steps), inside = steps.reduce((sum, step) => sum + Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)), 0);
+  const besideSteps = ({steps}, a, b) => {
+    const inside =
+        steps.reduce((sum, step) => sum + Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)), 0);
     return steps.length ? Math.max(0, b - a - inside) : 0;
   };
 
   rafter.traceParts.sums = (viewer) => {
     if (!viewer.element.isConnected) return;
-    const {trace, main} = viewer, {things} = trace, [a, b] = viewer.selection || [viewer.from, viewer.to];
+    const {trace, main} = viewer, {things} = trace, rank = trace.ranks[viewer.rank],
+                  [a, b] = viewer.selection || [viewer.from, viewer.to];
     const kinds = things.paints.map((paint) => ({paint, measured: 0, predicted: 0, count: 0}));
     for (let i = main.after(a); i < main.count && main.begin[i] < b; i++) {
       const key = main.key[i], whole = main.end[i] - main.begin[i], cut = Math.min(b, main.end[i]) - Math.max(a, main.begin[i]), row = kinds[things.paint[key]];
@@ -202,7 +230,7 @@
     }
     const shown = kinds.filter((row) => row.count), all = shown.reduce((sum, row) => sum + row.measured, 0);
     const gaps = new Map();
-    const lanes = trace.rows.filter((row) => row.kind === 'thread' && row.title).map((row) => {
+    const lanes = rank.threadRows.map((row) => {
       let work = 0, gap = 0;
       for (let i = row.after(a); i < row.count && row.begin[i] < b; i++) {
         const cut = Math.min(b, row.end[i]) - Math.max(a, row.begin[i]);
@@ -210,11 +238,12 @@
           const name = row.key[i] === things.wait ? 'wait' : things.title[row.key[i]];
           gap += cut;
           gaps.set(name, (gaps.get(name) || 0) + cut);
-        } else work += cut;
+        } else
+          work += cut;
       }
       return {row, work, gap};
     });
-    const time = lanes.length * (b - a), lost = lostInside(trace, a, b);
+    const time = lanes.length * (b - a), lost = lostInside(trace.header, rank.steps, a, b);
     let worked = lanes.reduce((sum, lane) => sum + lane.work, 0);
     const shares = lanes.map((lane) => (worked > 0 ? lane.work / worked : 0)), least = worked;
     for (const [name, sum] of lost) {
@@ -224,49 +253,139 @@
     }
     lanes.forEach((lane, i) => { const here = shares[i] * (least - worked); lane.work -= here; lane.gap += here; });
     const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
-    const phases = besideOps(trace, a, b);
+    const phases = besideOps(trace, rank, a, b);
     if (phases > 0.01 * time) rest.push(`phases outside ops ${rafter.percent(phases / time)}`);
-    const [first, last] = viewer.wholes[viewer.wholes.length - 1], beside = besideSteps(viewer, Math.max(a, first), Math.min(b, last));
+    const [first, last] = viewer.wholes[viewer.wholes.length - 1],
+                  beside = besideSteps(rank, Math.max(a, first), Math.min(b, last));
     const apart = beside > 0.01 * (b - a) ? ` ${rafter.percent(beside / (b - a))} of this time is between steps.` : '';
     viewer.summed = true;
     viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, phases, beside};
-    viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
-      rafter.table([
-        {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
-        {title: 'Calls', value: (row) => row.count, text: (row) => rafter.whole(row.count), number: true},
-        {title: 'Measured', value: (row) => row.measured, text: (row) => seconds(row.measured), number: true},
-        {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
-        {title: 'Share', value: (row) => row.measured, text: (row) => rafter.percent(row.measured / all), number: true},
-      ], shown, {sort: 2}),
-      lanes.length ? el('p', {class: 'note'}, `Threads worked ${rafter.percent(worked / time)} of this time${rest.length ? `; ${rest.join(', ')}` : ''}.${apart}`) : null,
-      lanes.length ? rafter.table([
-        {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
-        {title: 'Share of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
-        {title: 'Waits and gaps', value: (lane) => lane.gap, text: (lane) => seconds(lane.gap), number: true},
-      ], lanes, {limit: 16}) : null].filter(Boolean));
+    viewer.sums
+        .replaceChildren(
+            ...[el('h3', {},
+                   `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}${
+                       trace.ranks.length > 1 ? ` of ${rafter.traceParts.nameOf(rank)}` : ''}`),
+                rafter.table(
+                    [
+                      {
+                        title: 'Class',
+                        value: (row) => row.paint.title,
+                        node: (row) => el(
+                            'span', {},
+                            el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}),
+                            row.paint.title)
+                      },
+                      {
+                        title: 'Calls',
+                        value: (row) => row.count,
+                        text: (row) => rafter.whole(row.count),
+                        number: true
+                      },
+                      {
+                        title: 'Measured',
+                        value: (row) => row.measured,
+                        text: (row) => seconds(row.measured),
+                        number: true
+                      },
+                      {
+                        title: 'Predicted',
+                        value: (row) => row.predicted,
+                        text: (row) => seconds(row.predicted),
+                        number: true
+                      },
+                      {
+                        title: 'Share',
+                        value: (row) => row.measured,
+                        text: (row) => rafter.percent(row.measured / all),
+                        number: true
+                      },
+                    ],
+                    shown, {sort: 2}),
+                lanes.length ? el('p', {class: 'note'},
+                                  `Threads worked ${rafter.percent(worked / time)} of this time${
+                                      rest.length ? `; ${rest.join(', ')}` : ''}.${apart}`) :
+                                                    null,
+                lanes.length ? rafter.table(
+                                                        [
+                                     {title: 'Lane', value: (lane) => lane.row.title},
+                                     {
+                                                            title: 'Worked',
+                                                            value: (lane) => lane.work,
+                                                            text: (lane) => seconds(lane.work),
+                                                            number: true
+                                     },
+                                     {
+                                                            title: 'Share of the range',
+                                                            value: (lane) => lane.work,
+                                                            text: (lane) => rafter.percent(lane.work / (b - a)),
+                                                            number: true
+                                     },
+                                     {
+                                                            title: 'Waits and gaps',
+                                                            value: (lane) => lane.gap,
+                                                            text: (lane) => seconds(lane.gap),
+                                                            number: true
+                                     },
+                                                        ],
+                                                        lanes, {limit: 16}) :
+                                                    null]
+                .filter(Boolean));
   };
 
   /* ---- causes of gaps ------------------------------------------------------------------------------------------------------------ */
 
-  rafter.traceParts.gaps = (viewer, element) => {
-    const {dropped} = viewer.trace.header;
-    if (dropped > 0) element.append(el('p', {class: 'note'}, `${rafter.whole(dropped)} older spans did not fit into the trace's memory and are missing: trace fewer steps to keep all spans.`));
-    const {header} = viewer.trace, names = (header.gaps || []).map(String), steps = rafter.objects(header.steps).filter((step) => Array.isArray(step.gaps));
+  rafter.traceParts.gaps = (viewer) => {
+    const {trace} = viewer, {header} = trace, rank = trace.ranks[viewer.rank], element = viewer.causes,
+          names = (header.gaps || []).map(String),
+          steps = rank.steps.filter((step) => Array.isArray(step.gaps));
+    element.replaceChildren();
+    if (header.dropped > 0)
+      element.append(el(
+          'p', {class: 'note'},
+          `${
+              rafter.whole(
+                  header
+                      .dropped)} older spans did not fit into the trace's memory and are missing: trace fewer steps to keep all spans.`));
     if (!names.length || !steps.length) return;
-    const pieces = piecesOf({steps}), sum = (list, of) => list.reduce((all, one) => all + of(one), 0), length = ({begin, end}) => (end - begin) / 1e9;
+    const pieces = piecesOf(steps), sum = (list, of) => list.reduce((all, one) => all + of(one), 0),
+          length = ({begin, end}) => (end - begin) / 1e9;
     const total = (list, i) => sum(list, ({gaps}) => sum(gaps, (group) => (Array.isArray(group) ? group[i] || 0 : 0)));
-    const threads = header.threads || 1, span = sum(pieces, length) * threads, work = sum(pieces, (one) => one.work || 0), phases = sum(pieces, (one) => one.phases || 0);
+    const threads = rank.threads || 1, span = sum(pieces, length) * threads,
+          work = sum(pieces, (one) => one.work || 0), phases = sum(pieces, (one) => one.phases || 0);
     const rows = names.map((name, i) => ({name, seconds: total(pieces, i)}));
     if (phases > 0) rows.push({name: 'phases outside ops', seconds: phases});
     const behind = sum(pieces, length) - sum(steps, length), by = new Map();
-    for (const {after} of steps) for (const [name, seconds] of Object.entries((after && after.by_phase) || {})) by.set(name, (by.get(name) || 0) + seconds);
+    for (const {after} of steps)
+      for (const [name, seconds] of Object.entries((after && after.by_phase) || {}))
+        by.set(name, (by.get(name) || 0) + seconds);
     const into = [...by].sort((x, y) => y[1] - x[1]).filter(([, seconds]) => seconds > 0.01 * behind).map(([name, seconds]) => `${name} ${rafter.seconds(seconds)}`).join(', ');
     const between = behind > 0.001 * sum(pieces, length) ? ` ${rafter.percent(behind / sum(pieces, length))} of the time is between steps${into ? `: ${into}` : ''}.` : '';
     viewer.state.causes = {span, work, phases, gaps: Object.fromEntries(rows.map((row) => [row.name, row.seconds])), behind};
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `${threads} threads spent ${rafter.seconds(work)} of ${rafter.seconds(span)} in ops, in ${steps.length} steps.${between} The system often reports how long a thread had no core, but not when. This time is in these sums and in those of a selection; in the lanes it looks like work.`),
-      rafter.table([
-        {title: 'Gap', value: (row) => row.name}, {title: 'Thread time', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
-        {title: `Share of the steps`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'Meaning', wide: true, value: (row) => why(row.name)},
-      ], rows, {sort: 1}));
+    element.append(
+        el('h3', {},
+           `Why the threads${
+               trace.ranks.length > 1 ? ` of ${rafter.traceParts.nameOf(rank)}` : ''} did not work`),
+        el('p', {class: 'note'},
+           `${threads} thread${threads > 1 ? 's' : ''} spent ${rafter.seconds(work)} of ${
+               rafter.seconds(span)} in ops, in ${steps.length} steps.${
+               between} The system often reports how long a thread had no core, but not when. This time is in these sums and in those of a selection; in the lanes it looks like work.`),
+        rafter.table(
+            [
+              {title: 'Gap', value: (row) => row.name},
+              {
+                title: 'Thread time',
+                value: (row) => row.seconds,
+                text: (row) => rafter.seconds(row.seconds),
+                number: true
+              },
+              {
+                title: `Share of the steps`,
+                value: (row) => row.seconds,
+                text: (row) => rafter.percent(row.seconds / span),
+                number: true
+              },
+              {title: 'Meaning', wide: true, value: (row) => why(row.name)},
+            ],
+            rows, {sort: 1}));
   };
 })();
