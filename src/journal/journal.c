@@ -221,11 +221,12 @@ static void print_summary(const rf_journal *journal, const json_t *summary) {
 }
 
 static json_t *rank_json(const rf_rank_waits *w) {
-  json_t *rank = json_pack("{ss sf sf sf sf sf sf sf sI sI si}", "host", w->host, "exchanges", w->exchanges,
-                           "exchange_seconds", w->seconds, "slow_rank_seconds", w->late, "network_seconds",
-                           w->network, "between_seconds", w->between, "work_seconds", w->work,
-                           "step_work_seconds", w->steps.mean, "planned_bytes", (json_int_t)w->planned_bytes,
-                           "allocated_bytes", (json_int_t)w->allocated_bytes, "threads", (int)w->threads);
+  json_t *rank =
+      json_pack("{ss sf sf sf sf sf sf sf sf sI sI si}", "host", w->host, "exchanges", w->exchanges,
+                "exchange_seconds", w->seconds, "slow_rank_seconds", w->late, "network_seconds", w->network,
+                "stage_seconds", w->stages, "between_seconds", w->between, "work_seconds", w->work,
+                "step_work_seconds", w->steps.mean, "planned_bytes", (json_int_t)w->planned_bytes,
+                "allocated_bytes", (json_int_t)w->allocated_bytes, "threads", (int)w->threads);
   if (rf_guard_built()) json_object_set_new(rank, "library_allocations", json_real(w->allocations));
   return rank;
 }

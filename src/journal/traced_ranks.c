@@ -98,14 +98,14 @@ static json_t *keys_of(const rf_link *link, int rank, const word *w) {
   return keys;
 }
 
-/* Ranks with the same plans have the same ops, so one list is enough. */
-static void drop_same_ops(json_t *header, const json_t *first) {
-  if (json_equal(json_object_get(header, "digests"), json_object_get(first, "digests")) &&
+/* Ranks of one pipeline stage have the same ops, so one list is enough. */
+static void drop_same_ops(json_t *header, const json_t *first, bool same_stage) {
+  if (same_stage && json_equal(json_object_get(header, "digests"), json_object_get(first, "digests")) &&
       json_equal(json_object_get(header, "plans"), json_object_get(first, "plans")))
     json_object_del(header, "ops");
 }
 
-static rf_status receive_header(source *s, const json_t *first, rf_error *error) {
+static rf_status receive_header(source *s, const json_t *first, int64_t stage, rf_error *error) {
   enum { MOST = 1 << 28 };
   word w = {0};
   RF_TRY(rf_link_receive(s->link, s->rank, &w, sizeof w, error));
@@ -118,7 +118,7 @@ static rf_status receive_header(source *s, const json_t *first, rf_error *error)
   if (status == RAFTER_OK)
     status = rf_json_parse(text, (size_t)w.header_bytes, "the trace of a rank", &s->header, error);
   free(text);
-  if (status == RAFTER_OK) drop_same_ops(s->header, first);
+  if (status == RAFTER_OK) drop_same_ops(s->header, first, w.stage == stage);
   if (status == RAFTER_OK) s->keys = keys_of(s->link, s->rank, &w);
   return status;
 }
@@ -135,7 +135,7 @@ static rf_status receive(rf_link *link, word w, const rf_trace_file *file, const
   }
   for (size_t r = 0; r < ranks; r++) {
     s[r] = (source){.link = link, .rank = (int)r, .at = file->columns};
-    if (r > 0) RF_GO(receive_header(&s[r], file->header, error));
+    if (r > 0) RF_GO(receive_header(&s[r], file->header, w.stage, error));
     else s[r].keys = keys_of(link, 0, &w);
     part[r] = (rf_trace_part){r ? s[r].header : file->header, s[r].keys, r ? next_of_rank : next_own, &s[r]};
   }

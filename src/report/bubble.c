@@ -28,11 +28,13 @@ static void add_step(const rf_trace *trace, int64_t from, int64_t end, rf_bubble
     if (first == end) first = i;
     if (op->section == RF_SECTION_MICRO) last = i + 1;
   }
+  int64_t transferred = INT64_MIN; /* end of the last transfer */
   for (int64_t i = from; i < end; i++) {
     const rf_stamp *s = &trace->span[i];
     const rf_op *op = op_of(trace, s);
-    /* a wait for a slower rank is inside an op */
-    bool slow = s->kind == RF_SPAN_GAP && s->id == RF_GAP_SLOW_RANK && i >= last, idle = op && transfers(op);
+    bool gap = s->kind == RF_SPAN_GAP && s->id == RF_GAP_SLOW_RANK && s->end > transferred;
+    bool slow = gap && i >= last, idle = op && transfers(op); /* a gap is inside an op */
+    if (idle) transferred = s->end;
     double took = seconds_of(s);
     if (!op && !slow) continue;
     if (op && !idle) sum->busy += took;

@@ -230,7 +230,8 @@ static rf_status check_ranks(const json_t *ranks, const char *where, rf_error *e
                                {"planned_bytes", true},
                                {"allocated_bytes", true},
                                {"threads", true},
-                               {"step_work_seconds", true}},
+                               {"step_work_seconds", true},
+                               {"stage_seconds", true}},
                      slowest[] = {{"rank", true}, {"excess_seconds", true}, {"noise_seconds", true}};
   const json_t *slow = json_object_get(ranks, "slowest");
   if (!ranks) return RAFTER_OK;

@@ -353,25 +353,34 @@ static void note_reduced(const rf_diagnosis *d, json_t *notes) {
                      100 * part, threads, threads));
 }
 
+/* The mean over the ranks of a key of their table. */
+static double mean_of(const json_t *list, const char *key) {
+  const json_t *one;
+  double sum = 0;
+  size_t i;
+  json_array_foreach ((json_t *)list, i, one) sum += rf_json_number_at(one, key);
+  return json_array_size(list) ? sum / (double)json_array_size(list) : 0;
+}
+
 /* Waits for other ranks by cause, as means over the ranks, and the slow rank if there is one. */
 static void note_ranks(const rf_diagnosis *d, json_t *notes) {
   const json_t *ranks = json_object_get(json_object_get(d->entry, "measured"), "ranks"),
                *list = json_object_get(ranks, "waits"), *slowest = json_object_get(ranks, "slowest"), *one;
-  double seconds = rf_json_number_at(ranks, "seconds"), late = 0, network = 0, own = 0;
-  size_t i, count = json_array_size(list);
-  char a[32], b[32], c[32];
+  double seconds = rf_json_number_at(ranks, "seconds"), late = mean_of(list, "slow_rank_seconds"),
+         network = mean_of(list, "network_seconds"), stages = mean_of(list, "stage_seconds");
+  double own = mean_of(list, "exchange_seconds") - late - network;
+  size_t count = json_array_size(list);
+  char a[32], b[32], c[32], stage[80] = "";
   if (!count || seconds <= 0) return;
-  json_array_foreach ((json_t *)list, i, one) {
-    double here = rf_json_number_at(one, "slow_rank_seconds"),
-           sent = rf_json_number_at(one, "network_seconds");
-    late += (here + rf_json_number_at(one, "between_seconds")) / (double)count;
-    network += sent / (double)count;
-    own += (rf_json_number_at(one, "exchange_seconds") - here - sent) / (double)count;
-  }
-  append(notes, join("ranks, as means of %zu: %s (%.1f %%) wait for slower ranks, %s (%.1f %%) wait for the "
-                     "network, %s (%.1f %%) pack and sum in exchanges",
-                     count, rf_text_seconds(late, a), 100 * late / seconds, rf_text_seconds(network, b),
-                     100 * network / seconds, rf_text_seconds(own, c), 100 * own / seconds));
+  late += mean_of(list, "between_seconds");
+  if (stages > 0)
+    snprintf(stage, sizeof stage, "%s (%.1f %%) wait for other stages, ", rf_text_seconds(stages, a),
+             100 * stages / seconds);
+  append(notes,
+         join("ranks, as means of %zu: %s%s (%.1f %%) wait for slower ranks, %s (%.1f %%) wait for the "
+              "network, %s (%.1f %%) pack and sum in exchanges",
+              count, stage, rf_text_seconds(late, a), 100 * late / seconds, rf_text_seconds(network, b),
+              100 * network / seconds, rf_text_seconds(own, c), 100 * own / seconds));
   double number = rf_json_number_at(slowest, "rank"), excess = rf_json_number_at(slowest, "excess_seconds");
   one = number >= 0 && number < (double)count ? json_array_get(list, (size_t)number) : NULL;
   double others = rf_json_number_at(one, "step_work_seconds") - excess;

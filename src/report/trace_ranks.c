@@ -33,7 +33,7 @@ typedef struct seat {
 
 typedef struct joined {
   json_t *header, *lanes, *ranks, *plans, *digests, *ops;
-  json_int_t count, dropped;
+  json_int_t count, dropped, stage; /* stage: that of rank 0; 0 without a pipeline */
   seat *seat;
 } joined;
 
@@ -47,21 +47,36 @@ static bool same_text(const json_t *a, const json_t *b) {
   return x && y && !strcmp(x, y);
 }
 
-/* The number of a plan in the joined trace. Ranks of one pipeline stage have the same plan. */
-static rf_status take_plan(joined *j, const json_t *header, size_t p, uint8_t *number, rf_error *error) {
-  const json_t *name = json_array_get(json_object_get(header, "plans"), p),
-               *digest = json_array_get(json_object_get(header, "digests"), p);
-  size_t count = json_array_size(j->plans);
-  for (size_t i = 0; i < count; i++)
-    if (same_text(name, json_array_get(j->plans, i)) && same_text(digest, json_array_get(j->digests, i)))
-      return *number = (uint8_t)i, RAFTER_OK;
-  if (count == UINT8_MAX)
+/* The number of a plan in the joined trace. Ranks of one pipeline stage have the same plan. The
+ * plans of all stages have the same name and digest, so those of other stages than that of rank 0
+ * get others: plan.json does not have these plans. */
+static rf_status take_plan(joined *j, const rf_trace_part *part, size_t p, uint8_t *number, rf_error *error) {
+  const json_t *header = part->header;
+  json_t *name = json_incref(json_array_get(json_object_get(header, "plans"), p)),
+         *digest = json_incref(json_array_get(json_object_get(header, "digests"), p));
+  json_int_t stage = json_integer_value(json_object_get(part->rank, "stage"));
+  if (stage != j->stage) {
+    json_t *plain[] = {name, digest};
+    name = json_sprintf("%s of stage %d", json_string_value(name), (int)stage);
+    digest = json_sprintf("%s.%d", json_string_value(digest), (int)stage);
+    json_decref(plain[0]);
+    json_decref(plain[1]);
+  }
+  size_t count = json_array_size(j->plans), i = 0;
+  while (i < count &&
+         !(same_text(name, json_array_get(j->plans, i)) && same_text(digest, json_array_get(j->digests, i))))
+    i++;
+  *number = (uint8_t)i;
+  if (i == count && count < UINT8_MAX) {
+    json_array_append(j->plans, name);
+    json_array_append(j->digests, digest);
+    json_array_append(j->ops, json_array_get(json_object_get(header, "ops"), p));
+  }
+  json_decref(name);
+  json_decref(digest);
+  if (i == UINT8_MAX)
     return RF_FAIL(error, RAFTER_FAILED, "trace a run with fewer stages",
                    "the ranks have too many different plans for one trace (expected at most %d)", UINT8_MAX);
-  json_array_append(j->plans, (json_t *)name);
-  json_array_append(j->digests, (json_t *)digest);
-  json_array_append(j->ops, json_array_get(json_object_get(header, "ops"), p));
-  *number = (uint8_t)count;
   return RAFTER_OK;
 }
 
@@ -86,7 +101,7 @@ static rf_status take_header(joined *j, const rf_trace_part *part, size_t rank, 
   if (own->plans > PLANS || own->count < 0 || own->first_lane + own->lanes > UINT16_MAX)
     return RF_FAIL(error, RAFTER_FAILED, "trace a run with fewer ranks or threads",
                    "the trace of rank %zu does not fit (%zu plans, %zu lanes)", rank, own->plans, own->lanes);
-  for (size_t p = 0; p < own->plans; p++) RF_TRY(take_plan(j, header, p, &own->plan[p], error));
+  for (size_t p = 0; p < own->plans; p++) RF_TRY(take_plan(j, part, p, &own->plan[p], error));
   take_lanes(j, lanes, rank);
   json_t *entry = json_pack("{sI sO sI sI sI sO sO}", "rank", (json_int_t)rank, "threads",
                             json_object_get(header, "threads"), "first_lane", (json_int_t)own->first_lane,
@@ -106,6 +121,7 @@ static rf_status join_headers(joined *j, const rf_trace_part *part, int parts, r
   j->seat = calloc((size_t)parts, sizeof *j->seat);
   j->header = json_copy((json_t *)part[0].header);
   if (!j->seat || !j->header) return no_memory(error);
+  j->stage = json_integer_value(json_object_get(part[0].rank, "stage"));
   for (int i = 0; i < 5; i++) {
     *own[i] = json_array();
     if (json_object_set_new(j->header, lists[i], *own[i])) return no_memory(error);

@@ -20,7 +20,8 @@ static struct {
 } step;
 
 static double waited_seconds(const rf_link *link) {
-  return 1e-9 * (double)(link->times.late_ns + link->times.network_ns + link->times.between_ns);
+  return 1e-9 * (double)(link->times.late_ns + link->times.network_ns + link->times.stage_ns +
+                         link->times.between_ns);
 }
 
 void rf_rank_steps_add(rf_rank_steps *steps, double seconds) {
@@ -57,6 +58,7 @@ rf_status rf_waits_gather(int64_t planned_bytes, int64_t allocated_bytes, int th
                        .seconds = 1e-9 * (double)(now->all_ns - before.all_ns),
                        .late = 1e-9 * (double)(now->late_ns - before.late_ns),
                        .network = 1e-9 * (double)(now->network_ns - before.network_ns),
+                       .stages = 1e-9 * (double)(now->stage_ns - before.stage_ns),
                        .between = 1e-9 * (double)(now->between_ns - before.between_ns),
                        .allocations = (double)rf_guard_library_allocations(),
                        .planned_bytes = (double)planned_bytes,
@@ -64,7 +66,7 @@ rf_status rf_waits_gather(int64_t planned_bytes, int64_t allocated_bytes, int th
                        .threads = threads,
                        .steps = step.own};
   took = rf_now_seconds() - began;
-  own.work = fmax(0, took - own.late - own.network - own.between);
+  own.work = fmax(0, took - own.late - own.network - own.stages - own.between);
   snprintf(own.host, sizeof own.host, "%s", rf_link_host(link, link->rank));
   if (link->rank > 0) return rf_link_send(link, 0, &own, sizeof own, error);
   free(gathered);

@@ -17,7 +17,8 @@ typedef struct rf_rank_waits {
   double exchanges, seconds; /* number of exchanges, and all their time */
   double late;               /* of it: waits until other ranks had begun the exchange */
   double network;            /* of it: waits for messages after that */
-  double between;            /* waits for messages outside exchanges: agreements, checkpoints */
+  double stages;             /* waits for messages of other pipeline stages */
+  double between;            /* waits for other messages: agreements, checkpoints */
   double work;               /* the rest of the time */
   double allocations;        /* of the MPI library in steps; counted only with RF_DEBUG_GUARD */
   double planned_bytes, allocated_bytes, threads;

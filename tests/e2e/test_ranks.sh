@@ -235,7 +235,24 @@ case_traced() {
   status 0 "$RAFTER" report "traced-$LIBRARY" --csv rows.csv --perfetto again.json &&
     same again.json "traced-$LIBRARY/trace.json" '--perfetto is not what the run wrote'
   says '"rank 1 thread 0",op' rows.csv
-  # a rank that is stopped for a while is a wait of the other one
+  # the ranks of pipeline stages have other plans, and measure how long they are idle
+  status 0 ranks 2 "${TRAIN[@]}" --steps 4 --accumulate 2 --mesh pipeline=2 --trace all --out staged || return
+  python3 "$HERE/trace_events.py" staged >checked 2>&1 || fail "$(cat checked)"
+  python3 - <<'PY' || fail 'the bubbles of two stages'
+import json
+header = json.loads(open("staged/trace.bin", "rb").readline())
+assert header["plans"] == ["train", "train of stage 1"] and header["ops"][0] != header["ops"][1]
+for stage, rank in enumerate(header["ranks"]):
+    bubble = rank["bubble"]
+    assert rank["stage"] == stage and bubble["steps"] == 4 and bubble["transfers"] >= 4, rank
+    assert 0 < bubble["idle_seconds"] < bubble["seconds"] > bubble["busy_seconds"] > 0, bubble
+    assert 0 <= bubble["fill_seconds"] + bubble["drain_seconds"] <= bubble["idle_seconds"], bubble
+notes = " ".join(json.load(open("staged/report.json"))["summary"]["notes"])
+assert "pipeline stage 1 was idle for " in notes and "; predicted " in notes, notes
+PY
+  status 0 "$RAFTER" report staged
+  # the other rank waits for a rank that is stopped for a while, perhaps in the middle of an exchange
+  local TRAIN=("$RAFTER" train "${TINY/width=32/width=192}" "${RUN[@]}") # slow enough to be stopped
   begin stopped "${TRAIN[@]}" --steps 400 --mesh data=2 --trace all
   until_step stopped 20
   local pid
@@ -247,10 +264,10 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import trace_events
 header, columns = trace_events.columns_of("stopped/trace.bin")
-kind, slow = header["kinds"].index("gap"), header["gaps"].index("slow rank")
+kind, causes = header["kinds"].index("gap"), [header["gaps"].index(name) for name in ("slow rank", "network")]
 of = lambda name, i: columns[name][i]
 waits = [of("end", i) - of("begin", i) for i in range(header["count"])
-         if (of("kind", i), of("id", i), of("lane", i), of("value", i)) == (kind, slow, 0, 1)]
+         if (of("kind", i), of("lane", i), of("value", i)) == (kind, 0, 1) and of("id", i) in causes]
 assert max(waits) > 3e8, max(waits)
 PY
 }

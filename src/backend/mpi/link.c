@@ -381,8 +381,9 @@ static void count_wait(link_state *s, int64_t begin, int64_t there, const messag
   int64_t now = rf_now_ns(), late = there ? there - begin : 0;
   s->link.waited_ns += now - begin;
   if (!s->exchange.open) {
-    s->link.times.between_ns += now - begin;
-    record_wait(last->bytes > WORD ? RF_REMOTE_NETWORK : RF_REMOTE_LATE, last->rank, begin, now);
+    bool stage = s->posts && last >= s->posted && last < s->posted + s->posts;
+    *(stage ? &s->link.times.stage_ns : &s->link.times.between_ns) += now - begin;
+    record_wait(last->bytes > WORD && !stage ? RF_REMOTE_NETWORK : RF_REMOTE_LATE, last->rank, begin, now);
     return;
   }
   s->link.times.late_ns += late;

@@ -15,7 +15,9 @@ typedef struct rf_link_times {
   int64_t exchanges, all_ns;
   int64_t late_ns;    /* waits until all ranks of an exchange had begun it: a rank is slow */
   int64_t network_ns; /* waits for messages after that */
-  int64_t between_ns; /* waits for messages outside exchanges; not a part of all_ns */
+  /* not a part of all_ns: waits for messages of pipeline stages (rf_link_finish), and for other
+   * messages outside exchanges */
+  int64_t stage_ns, between_ns;
 } rf_link_times;
 
 typedef struct rf_link {

@@ -38,6 +38,7 @@
               time('Own work', 'work_seconds'),
               time('Waits for slower ranks', 'slow_rank_seconds'),
               time('Waits for the network', 'network_seconds'),
+              ...(rows.some((row) => row.stage_seconds > 0) ? [time('Waits for other stages', 'stage_seconds')] : []),
               time('Waits between steps', 'between_seconds'),
               bytes('Planned bytes', 'planned_bytes'),
               bytes('Allocated bytes', 'allocated_bytes'),

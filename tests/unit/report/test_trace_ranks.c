@@ -52,8 +52,8 @@ static rf_status count_piece(void *self, const void *data, size_t bytes, rf_erro
   return RAFTER_OK;
 }
 
-/* Both ranks have the same spans, but those of rank 1 are later. Its plan has another digest, as
- * the plan of another pipeline stage. */
+/* Both ranks have the same spans, but those of rank 1 are later. It is another pipeline
+ * stage, whose plan has other ops but the same digest. */
 static json_t *join(rf_trace *trace, rf_trace_file file[2], int *in_json) {
   rf_error error = {0};
   json_t *header = NULL, *keys[2];
@@ -66,9 +66,8 @@ static json_t *join(rf_trace *trace, rf_trace_file file[2], int *in_json) {
       trace->span[i].end += LATER_NS;
     }
     if (rf_trace_file_of(trace, about, &file[r], &error) != RAFTER_OK) fail_msg("%s", error.message);
-    if (r) json_array_set_new(json_object_get(file[r].header, "digests"), 0, json_string("another"));
-    keys[r] = json_pack("{ss sf sf}", "host", r ? "far" : "near", "clock_ahead_seconds", 1.5 * r,
-                        "clock_error_seconds", 1e-5 * r);
+    keys[r] = json_pack("{ss si sf sf}", "host", r ? "far" : "near", "stage", r, "clock_ahead_seconds",
+                        1.5 * r, "clock_error_seconds", 1e-5 * r);
     next[r] = file[r].columns;
     assert_int_equal(rf_trace_pieces(&file[r], count_piece, &next[r], &error), RAFTER_OK);
     assert_true(next[r] == (const char *)file[r].columns + file[r].column_bytes);
@@ -101,6 +100,8 @@ static void check_ranks(const json_t *header) {
   assert_int_equal(json_array_size(json_object_get(header, "lanes")), 2 * (THREADS + RF_TRACE_LANES));
   assert_int_equal(json_array_size(json_object_get(header, "plans")), 2);
   assert_int_equal(json_array_size(json_object_get(header, "ops")), 2);
+  assert_string_equal(json_string_value(json_array_get(json_object_get(header, "plans"), 1)),
+                      "train of stage 1");
   for (size_t r = 0; r < 2; r++) {
     const json_t *one = json_array_get(ranks, r);
     assert_int_equal(json_integer_value(json_object_get(one, "rank")), r);
