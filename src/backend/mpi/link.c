@@ -21,7 +21,14 @@
 
 /* The tag of a group is TAG_GROUP + its number, and that of a channel TAG_CHANNEL + its number.
  * TAG_LATE: a rank tells rank 0 that it gives up. */
-enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS, TAG_CHANNEL };
+enum {
+  TAG_MESSAGE = 1,
+  TAG_BEGIN,
+  TAG_GROUP,
+  TAG_LATE = TAG_GROUP + RF_LINK_GROUPS,
+  TAG_LETTER,
+  TAG_CHANNEL
+};
 
 typedef struct message {
   uint64_t request;
@@ -293,7 +300,7 @@ static bool fail_late(link_state *s, const message *m) {
   char more[80] = "";
   s->link.failed = true;
   int silent = find_silent(s, m->rank);
-  if (silent != m->rank) snprintf(more, sizeof more, ", for which rank %d waits", m->rank);
+  if (silent != m->rank) snprintf(more, sizeof more, "; rank %d waits for it", m->rank);
   RF_FAIL(&s->link.error, RAFTER_FAILED,
           "look whether that process and its machine still run; RAFTER_MPI_SECONDS sets the limit; --resume "
           "continues from the last checkpoint",
@@ -579,4 +586,33 @@ rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error) {
   }
   if (same) *cores = s->lowest;
   return RAFTER_OK;
+}
+
+/* ---- letters --------------------------------------------------------------------------------- */
+
+rf_status rf_link_begin_letter(rf_link *link, rf_link_letter *letter, void *data, int64_t bytes,
+                               rf_error *error) {
+  message m = {.rank = letter->rank, .out = letter->out};
+  if (!link->failed && begin(state_of(link), &m, data, bytes, TAG_LETTER)) {
+    *letter = (rf_link_letter){m.rank, m.out, true, m.request, 0, 1, -1};
+    return RAFTER_OK;
+  }
+  return rf_link_status(link, NULL, error);
+}
+
+rf_status rf_link_arrived(rf_link *link, rf_link_letter *letter, bool *done, rf_error *error) {
+  link_state *s = state_of(link);
+  message m = {.request = letter->request, .rank = letter->rank, .out = letter->out};
+  watch seen = {letter->next, letter->ended};
+  int arrived = 0, code = link->failed ? 0 : test(s, &m, &arrived);
+  double now = rf_now_seconds();
+  *done = arrived;
+  letter->request = m.request;
+  letter->open = !arrived;
+  if (letter->since == 0) letter->since = now;
+  if (code) fail_call(s, &m, code);
+  else if (!arrived && !link->failed) look(s, &m, now - letter->since, &seen);
+  letter->next = seen.next;
+  letter->ended = seen.ended;
+  return rf_link_status(link, NULL, error);
 }

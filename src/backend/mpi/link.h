@@ -88,4 +88,22 @@ typedef struct rf_link_cores {
  * a rank may plan more than the others. */
 rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error);
 
+/* A message that may be in flight for minutes, next to messages of groups. {.rank, .out} is a new
+ * one. */
+typedef struct rf_link_letter {
+  int rank; /* to (out) or from which it goes */
+  bool out;
+  bool open; /* begun, and not yet done */
+  uint64_t request;
+  double since; /* time of the first look that found it not done; 0: none */
+  double next;  /* for the limit of a wait: seconds after `since`, and the rank that had ended */
+  int ended;
+} rf_link_letter;
+/* Begins the message. `data` must not change (out) or be read until rf_link_arrived. */
+rf_status rf_link_begin_letter(rf_link *link, rf_link_letter *letter, void *data, int64_t bytes,
+                               rf_error *error);
+/* Sets *done if the message is done. RAFTER_FAILED: the other rank has ended, or looks have found the
+ * message not done for longer than the limit of a wait. */
+rf_status rf_link_arrived(rf_link *link, rf_link_letter *letter, bool *done, rf_error *error);
+
 #endif

@@ -33,6 +33,12 @@ int64_t rf_mesh_copies(const rf_mesh *mesh) {
       mesh, (rf_axes) ~(RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
 }
 
+rf_axes rf_mesh_apart(const rf_mesh *mesh) {
+  /* without fsdp, stage 3 of ZeRO shards the weights along data (shard_rules.c) */
+  bool whole = mesh->zero < 3 || rf_mesh_extent(mesh, RF_AXIS_FSDP) > 1;
+  return whole ? rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_DATA)) : 0;
+}
+
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
   *text = '\0';
   for (int a = 0; a < RF_AXES; a++)

@@ -55,6 +55,9 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
  * returns the number of copies of the model. Each copy serves its own sequences. */
 #define RF_AXES_OF_PASS ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
+/* The axes along which the chips of a generation exchange nothing: each has all weights of its copy
+ * of the model. Copies along fsdp and expert share weights, so they run in step. */
+rf_axes rf_mesh_apart(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
 /* Parses `data=2,fsdp=16,tensor=4@d2d`. zero < 0 means 3. RAFTER_INVALID: for a bad part. */

@@ -99,12 +99,47 @@ static void test_fsdp_that_shards_nothing(void **state) {
   }
 }
 
+/* Along the axes of rf_mesh_apart, no op of a generation exchanges anything. Along other axes with
+ * copies of the model, some op does. */
+static void test_copies_that_are_apart(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int zero;
+    rf_axes apart;
+  } rows[] = {{"data=2", 0, RF_AXIS_BIT(RF_AXIS_DATA)},
+              {"data=2", 2, RF_AXIS_BIT(RF_AXIS_DATA)},
+              {"data=2", 3, 0},
+              {"fsdp=2", 3, 0},
+              {"data=2,fsdp=2", 3, RF_AXIS_BIT(RF_AXIS_DATA)},
+              {"data=2,tensor=2", 0, RF_AXIS_BIT(RF_AXIS_DATA)},
+              {"data=2,context=2", 0, RF_AXIS_BIT(RF_AXIS_DATA)},
+              {"tensor=2", 0, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_model model = fixture_model(TINY_LLAMA);
+    rf_build_options options = {
+        .job = RF_JOB_GENERATE, .dtype = RF_F32, .seq = 32, .microbatch = 8, .sequences = 8, .rows = 8};
+    rf_graph *graph = NULL;
+    rf_error error = {0};
+    rf_axes used = 0;
+    assert_int_equal(rf_mesh_parse(rows[i].text, rows[i].zero, &options.mesh, &error), RAFTER_OK);
+    assert_int_equal(rf_mesh_apart(&options.mesh), rows[i].apart);
+    if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK)
+      fail_msg("%s: %s", rows[i].text, error.message);
+    for (int o = 0; o < graph->op_count; o++)
+      if (rf_op_is_exchange(graph->op[o].def)) used |= graph->op[o].attr.axes;
+    assert_int_equal(used, rf_mesh_live(&options.mesh, (rf_axes)~rows[i].apart));
+    rf_graph_free(graph);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_option),
       cmocka_unit_test(test_places),
       cmocka_unit_test(test_what_does_not_divide),
       cmocka_unit_test(test_fsdp_that_shards_nothing),
+      cmocka_unit_test(test_copies_that_are_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
