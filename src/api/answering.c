@@ -233,6 +233,8 @@ rf_status rf_answering_spares_inputs(const rf_answering *a, const rf_options *o,
 
 rf_status rf_answering_submit(rf_answering *a, rf_error *error) {
   a->answers = a->done = 0;
+  a->helps = rf_run_gathers(a->generator->run) && rf_run_host(a->generator->run) > 0;
+  rf_replies_begin(a->generator, a->prompts.rows - a->written);
   for (int64_t i = 0; i < a->prompts.rows; i++) {
     rf_prompt *row = &a->prompts.row[i];
     int skipped = i < a->written ? row->request.samples : i == a->written ? a->sample : 0;
@@ -256,7 +258,7 @@ static rf_status taken(void *self, rf_replies *replies, const rf_event *event, r
   r->shown = r->bytes;
   if (r->finish == RF_FINISH_NONE || r->finish == RF_FINISH_CANCELLED) return RAFTER_OK;
   a->done++;
-  return put_ready(a, error);
+  return a->helps ? RAFTER_OK : put_ready(a, error); /* rank 0 writes all rows */
 }
 
 /* Frees the replies of a request whose answers are written. */
@@ -264,7 +266,7 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
   const rf_answering *a = self;
   const rf_prompt *row = replies->owner;
   (void)error;
-  if (a->path && row - a->prompts.row < a->written) rf_replies_free(replies);
+  if (a->path && (a->helps || row - a->prompts.row < a->written)) rf_replies_free(replies);
   return RAFTER_OK;
 }
 
@@ -289,8 +291,9 @@ static void say_progress(rf_answering *a) {
                   (long long)a->answers, a->seconds > 0 ? (double)c.tokens / a->seconds : 0, limit);
 }
 
+enum { STOP = 1, TIME = 2 };
+
 static bool stepped(void *self, int tokens) {
-  enum { STOP = 1, TIME = 2 };
   rf_answering *a = self;
   double seconds = rf_now_seconds() - a->start;
   a->longest = fmax(a->longest, seconds - a->seconds);
@@ -298,10 +301,10 @@ static bool stepped(void *self, int tokens) {
   if (a->flushes && a->out) a->failed = rf_out_flush(a->out, &a->why);
   if (a->failed != RAFTER_OK) return false;
   if (a->path && tokens) say_progress(a);
-  if (!rf_generator_busy(a->generator)) return true;
+  if (!rf_replies_busy(a->generator)) return true;
   uint32_t flags = rf_asked_to_stop(a->sink) ? STOP : 0;
   if (a->limit > 0 && rf_now_seconds() - a->began + a->longest > a->limit) flags |= TIME;
-  a->failed = rf_run_agree(a->generator->run, &flags, &a->why); /* all hosts stop together */
+  a->failed = rf_replies_agree(a->generator, &flags, &a->why); /* all ranks stop together */
   a->time_is_up = flags & TIME;
   return a->failed == RAFTER_OK && !flags;
 }
@@ -321,6 +324,7 @@ rf_status rf_answering_run(rf_answering *a, rf_error *error) {
     if (error) *error = a->why;
     return a->failed;
   }
+  if (stopped) a->time_is_up |= (rf_replies_said(a->generator) & TIME) != 0;
   if (stopped && !a->time_is_up)
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
                    "stopped after %lld tokens; the answers to %lld of %lld prompts were written",

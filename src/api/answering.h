@@ -20,6 +20,7 @@ typedef struct rf_answering {
    * with the prompt. flushes: each row is in `out` when its step ends. appends: and stays there,
    * however the run ends. */
   bool json, streams, echo, flushes, appends;
+  bool helps;            /* another rank than 0: it writes no rows */
   int64_t written;       /* index of the prompt whose answers are written next */
   int sample;            /* of this prompt, the sample that is written next */
   int64_t answers, done; /* number of all answers, and of those that have ended, also in earlier runs */

@@ -1,8 +1,8 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
-#include "advise/fit_mesh.h"
 #include "api/answers.h"
 #include "api/handles.h"
+#include "api/ranks.h"
 #include "backend/mpi/link.h"
 #include "base/file.h"
 #include "base/partial.h"
@@ -137,30 +137,6 @@ int rafter_rank(const rafter_job *job) {
   return rf_link_launched(&rank, &all) ? rank : 0;
 }
 
-/* --mesh auto: all ranks compare the meshes, and take the choice of rank 0. */
-static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *error) {
-  char line[240] = "", mesh[160] = "";
-  rf_hosts hosts;
-  if (!rf_runs_on_ranks(o) || strcmp(rf_options_text_or(o, "mesh", ""), "auto")) return RAFTER_OK;
-  const char *backend = rf_options_text_or(o, "backend", "auto");
-  if (!rf_backend_has_ranks(rf_backend_find(backend)))
-    return RF_FAIL(error, RAFTER_INVALID, "give the axes, as --mesh data=2",
-                   "--mesh auto counts the processes of mpirun (--backend: expected cpu, got %s)", backend);
-  if (rf_options_knows(o, "resume") && rf_options_is_set(o, "resume"))
-    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out to keep the mesh of the run, or give the axes",
-                   "--mesh auto is for a new run (--resume %s)", rf_options_text(o, "resume"));
-  RF_TRY(rf_hosts_of(o, &hosts, error));
-  rf_options *whole = NULL; /* MODEL may be a run folder */
-  rf_status status = rf_options_with_model(o, rf_options_argument(o, 0), &whole, error);
-  if (status == RAFTER_OK) status = rf_mesh_auto(whole, rf_options_command(o), hosts.hosts, line, error);
-  if (status == RAFTER_OK) snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(whole, "mesh", ""));
-  rf_options_free(whole);
-  RF_TRY(status);
-  if (*line) rf_note(sink, "%s\n", line);
-  RF_TRY(rf_link_share(rf_link_of_process(), mesh, sizeof mesh, error));
-  return rf_options_set(o, "mesh", mesh, error);
-}
-
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
   const rf_command *command = rf_command_named(&RF_ALL_COMMANDS, rf_options_command(job->options));
   rafter_sink own = {0};
@@ -171,7 +147,8 @@ rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_
     if (rf_options_knows(job->options, "output") && rf_options_is_set(job->options, "output"))
       RF_TRY(rf_options_set(job->options, "output", "/dev/null", error));
   }
-  RF_TRY(choose_mesh(job->options, &own, error));
+  RF_TRY(rf_ranks_mesh(job->options, &own, error));
+  RF_TRY(rf_ranks_input(job->options, error));
   return command->run(job, &own, error);
 }
 

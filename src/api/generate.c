@@ -1,6 +1,7 @@
 /* generate.c - `rafter generate`: prints an answer as it grows, or answers prompts of a file. */
 #define _GNU_SOURCE
 #include "api/answering.h"
+#include "api/ranks.h"
 
 #include "base/file.h"
 #include "base/text.h"
@@ -108,6 +109,7 @@ static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *er
   rf_status status = RAFTER_OK;
   if (rf_options_is_set(o, "input") || rf_options_is_set(o, "tokens") || (given && !asked)) return RAFTER_OK;
   char *text = sink->input ? sink->input(sink->self, asked, MAX, &bytes) : NULL;
+  RF_GO(rf_ranks_text(o, &text, &bytes, error));
   if (bytes && bytes <= MAX && text[bytes - 1] == '\n') bytes--;
   if (!text)
     status =
@@ -127,6 +129,7 @@ static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *er
     text[bytes] = 0;
     status = rf_options_set(o, "prompt", text, error);
   }
+done:
   free(text);
   return status;
 }
@@ -164,10 +167,10 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (status == RAFTER_INTERRUPTED) RF_TRY(rf_answering_leave(&j->a, error));
   RF_TRY(status);
   if (j->a.streams) rf_say(j->a.sink, "\n");
-  if (single) {
+  if (single && !j->a.helps) {
     put_single(j);
     say_end(j);
-  } else rf_answering_say_sum(&j->a);
+  } else if (!single) rf_answering_say_sum(&j->a);
   RF_TRY(rf_answering_leave(&j->a, error));
   if (!j->a.out) return RAFTER_OK;
   RF_TRY(rf_answering_end_file(&j->a, error));

@@ -62,6 +62,8 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
 
 /* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
  * --seq, the context is at most the model's number of positions. */
+enum { EACH = 8 }; /* answers of one copy of the model at once */
+
 static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_settings *settings,
                                  rf_error *error) {
   rf_build_options *b = &settings->plan.build;
@@ -74,7 +76,8 @@ static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_se
     samples = row->request.samples > samples ? row->request.samples : samples;
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
-  b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
+  const int64_t usual = EACH * rf_generate_shares(&settings->plan);
+  b->microbatch = rf_options_int_or(o, "batch", answers < usual ? answers : usual);
   /* If a prompt has more samples than there are cache slots, one more slot caches the prompt. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);

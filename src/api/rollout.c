@@ -55,6 +55,7 @@ static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
   rf_plan *prefill = NULL, *decode = NULL;
   settings.plan.build.microbatch = batch;
   settings.plan.build.sequences = batch + extra;
+  rf_generate_slots(&settings.plan);
   if (rf_generate_plans(&settings, &prefill, &decode, NULL) != RAFTER_OK) return 0;
   bool fits = rf_plan_fits(prefill) && rf_plan_fits(decode) && decode->step_seconds > 0;
   double rate = fits ? (double)batch / decode->step_seconds : 0;

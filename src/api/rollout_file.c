@@ -1,6 +1,7 @@
 /* rollout_file.c - see rollout_file.h. */
 #define _GNU_SOURCE
 #include "api/rollout_file.h"
+#include "api/ranks.h"
 
 #include "base/text.h"
 #include "formats/json_lines.h"
@@ -21,10 +22,11 @@ static const char *const FREE_OPTIONS[] = {
     "batch",   "threads",       "out",       "stats",        "trace",  "json",     "quiet",     "verbose",
     "config",  "prefill-chunk", "speculate", "draft-tokens", "on",     "debug",    "plugin",    "xla-flags"};
 
-static json_t *options_of(const rf_options *o) {
+static json_t *options_of(const rf_answering *a, const rf_options *o) {
   json_t *all = rf_options_json(o);
   for (size_t i = 0; i < sizeof FREE_OPTIONS / sizeof *FREE_OPTIONS; i++)
     json_object_del(all, FREE_OPTIONS[i]);
+  rf_ranks_drop_copies(&a->settings.plan, all);
   return all;
 }
 
@@ -93,7 +95,7 @@ static rf_status settings_of(const rf_answering *a, const rf_options *o, json_t 
   RF_TRY(model_text(a, o, model, error));
   prompts_text(a, prompts);
   *settings = json_pack("{ss ss so ss ss}", "rafter", RAFTER_VERSION, "command", "rollout", "options",
-                        options_of(o), "model", model, "prompts", prompts);
+                        options_of(a, o), "model", model, "prompts", prompts);
   return *settings ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 

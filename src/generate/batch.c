@@ -2,6 +2,7 @@
  * step. */
 #include "generate/adapters.h"
 #include "generate/batch.h"
+#include "generate/shares.h"
 #include "run/record.h"
 
 #include <omp.h>
@@ -107,7 +108,7 @@ rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const c
   return RAFTER_OK;
 }
 
-static rf_status check_request(const rf_generator *g, const rf_request *r, rf_error *error) {
+rf_status rf_generator_check(const rf_generator *g, const rf_request *r, rf_error *error) {
   int64_t context = g->settings.plan.build.seq, vocab = g->settings.model.vocab;
   if (r->count < 1) return RF_FAIL(error, RAFTER_INVALID, "give at least one token", "the prompt is empty");
   if (r->count > context)
@@ -156,7 +157,7 @@ static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
 
 rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_t *id, rf_error *error) {
   rf_batch *b = g->batch;
-  RF_TRY(check_request(g, request, error));
+  RF_TRY(rf_generator_check(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   /* The last token of an answer is not cached, so it may be beyond the context. */
@@ -177,7 +178,11 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
 }
 
 bool rf_generator_busy(const rf_generator *g) { return g->batch->first != NULL; }
-rf_generate_counts rf_generator_counts(const rf_generator *g) { return g->batch->counts; }
+rf_generate_counts rf_generator_counts(const rf_generator *g) {
+  rf_generate_counts counts = g->batch->counts;
+  if (g->shares) rf_shares_add_counts(g->shares, &counts);
+  return counts;
+}
 
 /* True if an answer in an earlier slot has this page of the class too. */
 static bool counted(const rf_batch *b, int slot, int class, int32_t page) {

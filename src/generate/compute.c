@@ -3,6 +3,7 @@
 #include "generate/adapters.h"
 #include "generate/batch.h"
 #include "generate/pace.h"
+#include "generate/shares.h"
 #include "run/record.h"
 
 #include <math.h>
@@ -136,13 +137,25 @@ static void write_rules(const struct inputs *io, const rf_forward_part *part, in
   memset(io->barred + row * RF_BARRED, 0xff, (size_t)(rest * RF_BARRED) * sizeof(int32_t));
 }
 
+/* Before a pass that a signal may end. The ranks of a copy of the model stop together. */
+static rf_status stops(const compute *c, const volatile int **during, rf_error *error) {
+  const volatile int *stop = c->g->settings.progress.stop;
+  rf_copies *copies = c->g->shares ? rf_shares_copies(c->g->shares) : NULL;
+  uint32_t flags = rf_flag_is_set(stop);
+  if (!copies) return rf_run_stops(c->g->run, stop, during, error);
+  *during = rf_copies_ranks(copies) == 1 ? stop : NULL;
+  if (*during) return RAFTER_OK;
+  RF_TRY(rf_copies_agree(copies, &flags, error));
+  return flags ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal") : RAFTER_OK;
+}
+
 static rf_status run_plan(const compute *c, int plan, int64_t rows, const rf_tensor *unread,
                           rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? c->io[plan].count : rows, .step = 1, .unread = unread};
-  RF_TRY(rf_run_stops(c->g->run, c->g->settings.progress.stop, &inputs.stop, error));
+  RF_TRY(stops(c, &inputs.stop, error));
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 

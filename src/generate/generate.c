@@ -1,6 +1,7 @@
 /* generate.c - opens a generator (two plans, a run, weights). Feeds tokens without requests. */
 #include "generate/adapters.h"
 #include "generate/batch.h"
+#include "generate/shares.h"
 #include "run/record.h"
 
 #include <stdlib.h>
@@ -79,6 +80,7 @@ rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int 
   g->first = first;
   rf_status status = rf_compute_open(g, error);
   if (status == RAFTER_OK) status = rf_adapters_open(g, error);
+  if (status == RAFTER_OK) status = rf_shares_open(g, error);
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);
   return status;
@@ -91,16 +93,23 @@ static rf_status open_drafter(rf_generator *g, rf_error *error) {
   return rf_draft_plan_model(g->batch->when, rf_drafter_plan(g->drafter), g->batch->slots, error);
 }
 
-/* On several chips, all copies of the model compute the same sequences, so each copy has as many
- * slots as answers are wanted. The chips that share the rows of a pass have equal numbers of
- * them. */
-static void take_slots(rf_build_options *b) {
+int64_t rf_generate_shares(const rf_plan_options *plan) {
+  const rf_mesh *mesh = &plan->build.mesh;
+  return rf_backend_has_ranks(plan->backend) ? rf_mesh_size(mesh, rf_mesh_apart(mesh)) : 1;
+}
+
+/* The chips that share the rows of a pass have equal numbers of them. */
+void rf_generate_slots(rf_plan_options *plan) {
+  rf_build_options *b = &plan->build;
   const rf_mesh *mesh = &b->mesh;
-  int64_t copies = rf_mesh_copies(mesh);
+  const int64_t copies = rf_mesh_copies(mesh), apart = rf_generate_shares(plan);
   const bool full = b->sequences >= b->microbatch; /* a draft model's cache always is */
-  b->microbatch = copies * rf_round_up(b->microbatch, rf_mesh_size(mesh, RF_AXES_OF_PASS));
+  const bool more = b->sequences > b->microbatch;  /* in each copy, one caches a prompt */
+  b->microbatch = rf_round_up(rf_ceil_div(b->microbatch, apart), rf_mesh_size(mesh, RF_AXES_OF_PASS));
+  b->sequences = rf_ceil_div(b->sequences, apart);
+  if (full && b->sequences < b->microbatch + more) b->sequences = b->microbatch + more;
+  b->microbatch *= copies;
   b->sequences *= copies;
-  if (full && b->sequences < b->microbatch) b->sequences = b->microbatch;
 }
 
 rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, rf_error *error) {
@@ -110,7 +119,7 @@ rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, 
   rf_generator *g = NULL;
   rf_status status = RAFTER_OK;
   RF_GO(rf_model_require_runnable(&settings->model, error));
-  take_slots(&own.plan.build);
+  rf_generate_slots(&own.plan);
   if (own.drafter) RF_GO(rf_generate_reserve(&own.plan, own.drafter, error));
   RF_GO(rf_generate_plans(settings, &prefill, &decode, error));
   const rf_plan *plans[] = {[RF_PREFILL] = prefill, [RF_DECODE] = decode};
@@ -132,6 +141,7 @@ done:
 
 void rf_generator_close(rf_generator *g) {
   if (!g) return;
+  rf_shares_close(g->shares);
   rf_batch_close(g);
   rf_drafter_close(g->drafter);
   rf_adapters_close(g);

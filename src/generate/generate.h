@@ -28,6 +28,7 @@ typedef struct rf_generator {
   bool owns;                  /* true: rf_generator_close frees the plans and the run. */
   struct rf_drafter *drafter; /* The model that drafts; NULL: none. */
   struct rf_adapters *adapters; /* Slots for adapters, see adapters.h; NULL: none. */
+  struct rf_shares *shares;     /* Copies of the model share the requests; NULL: not. See shares.h. */
   void *kept;                   /* (or NULL) Memory to free with the generator, such as its settings. */
   int64_t others;               /* The value of rf_run_others when the cache was last valid. */
   bool computes;                /* false: a simulation or the null backend computes no logits. */
@@ -50,8 +51,14 @@ rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill
  * large. */
 rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *drafter, rf_error *error);
 /* Returns the number of groups of chips that answer separate requests. The slots are divided evenly
- * among the groups. If there are several groups, the generator only simulates one of them. */
+ * among the groups. If there are several groups, a simulation is of one of them. */
 int64_t rf_generate_copies(const rf_plan *decode);
+/* Number of copies that answer their own requests, on ranks of MPI; otherwise 1. */
+int64_t rf_generate_shares(const rf_plan_options *plan);
+/* Raises the numbers of answers and of cached sequences to those of an equal number in each copy
+ * that answers its own requests. Copies that run in step answer the same requests, so each of them
+ * gets all slots. */
+void rf_generate_slots(rf_plan_options *plan);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **generator, rf_error *error);
 /* Opens a generator on a run that already has the weights. Plan `first` of the run must be
@@ -129,6 +136,8 @@ typedef struct rf_event {
   const rf_error *error;     /* The error of RF_FINISH_ERROR (see rf_sampler_choose), otherwise NULL. */
 } rf_event;
 
+/* RAFTER_INVALID: rf_generator_submit would refuse the request. */
+rf_status rf_generator_check(const rf_generator *generator, const rf_request *request, rf_error *error);
 /* Queues a request. Requests start in the order of submission. RAFTER_INVALID: the prompt is empty
  * or longer than the context, a token is out of range, or an option is wrong. */
 rf_status rf_generator_submit(rf_generator *generator, const rf_request *request, int64_t *id,

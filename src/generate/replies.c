@@ -1,6 +1,8 @@
 /* replies.c - see replies.h. */
 #include "generate/replies.h"
 
+#include "generate/batch.h"
+#include "generate/shares.h"
 #include "run/record.h"
 
 #include <stdlib.h>
@@ -17,7 +19,31 @@ rf_status rf_replies_submit(rf_generator *g, const rf_request *request, const rf
     if (request->specials && tokenizer)
       rf_decoder_start(&a->reply[s].decoder, tokenizer, RF_DECODE_CONTINUES | RF_DECODE_SPECIALS);
   }
-  return rf_generator_submit(g, &own, &a->request, error);
+  if (!g->shares) return rf_generator_submit(g, &own, &a->request, error);
+  RF_TRY(rf_shares_add(g->shares, a, error));
+  a->request = -1;
+  if (!rf_shares_has_any(g->shares, a)) return rf_generator_check(g, &own, error);
+  RF_TRY(rf_generator_submit(g, &own, &a->request, error));
+  for (int s = 0; s < a->samples; s++)
+    if (!rf_shares_has(g->shares, a, s)) rf_generator_cancel(g, a->request, s);
+  return RAFTER_OK;
+}
+
+void rf_replies_begin(rf_generator *g, int64_t requests) {
+  if (g->shares) rf_shares_begin(g->shares, requests);
+}
+
+uint32_t rf_replies_said(const rf_generator *g) {
+  return g->shares ? rf_copies_said(rf_shares_copies(g->shares)) : 0;
+}
+
+bool rf_replies_busy(const rf_generator *g) {
+  return g->shares ? rf_shares_busy(g->shares) : rf_generator_busy(g);
+}
+
+rf_status rf_replies_agree(rf_generator *g, uint32_t *flags, rf_error *error) {
+  return g->shares ? rf_copies_say(rf_shares_copies(g->shares), flags, error)
+                   : rf_run_agree(g->run, flags, error);
 }
 
 void rf_replies_free(rf_replies *a) {
@@ -41,6 +67,7 @@ static rf_status take(rf_generator *g, const rf_reply_loop *loop, const rf_event
   }
   if (r->finish != RF_FINISH_NONE && e->finish == RF_FINISH_NONE)
     rf_generator_cancel(g, e->request, e->sample);
+  if (r->finish != RF_FINISH_NONE && g->shares) RF_TRY(rf_shares_give(g->shares, a, e->sample, error));
   return loop->taken ? loop->taken(loop->self, a, &own, error) : RAFTER_OK;
 }
 
@@ -52,6 +79,7 @@ rf_status rf_replies_step(rf_generator *g, const rf_reply_loop *loop, rf_error *
   int64_t began = rf_phase_begin();
   for (int i = 0; i < count && status == RAFTER_OK; i++) {
     rf_replies *a = event[i].owner;
+    if (g->shares && !rf_shares_has(g->shares, a, event[i].sample)) continue; /* it was cancelled */
     /* An answer that a stop string ended still gets the event of its cancellation. */
     bool reported = a->reply[event[i].sample].finish != RF_FINISH_NONE;
     if (!reported) status = take(g, loop, &event[i], error);
@@ -64,6 +92,7 @@ rf_status rf_replies_step(rf_generator *g, const rf_reply_loop *loop, rf_error *
 
 rf_status rf_replies_run(rf_generator *g, const rf_reply_loop *loop, bool *stopped, rf_error *error) {
   *stopped = false;
+  if (g->shares) return rf_shares_run(g, loop, stopped, error);
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
     rf_status status = rf_replies_step(g, loop, error);

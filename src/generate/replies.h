@@ -1,5 +1,6 @@
 /* replies.h - the loop over a generator's steps, for commands, servers and the handles of rafter.h.
  * The loop collects a reply for each answer of each request, and reports each event to the caller.
+ * Copies of the model on several ranks share the requests, and rank 0 gets all answers.
  * Only two other loops exist. `bench` times steps without replies. simulate.c has a simulated clock
  * and simulated tokens. */
 #ifndef RF_REPLIES_H
@@ -13,7 +14,8 @@ typedef struct rf_replies {
   rf_reply *reply; /* (samples): one reply for each answer. */
   int samples;
   int left;        /* Number of answers whose last event has not come. */
-  int64_t request; /* Id from rf_generator_submit. */
+  int64_t request; /* Id from rf_generator_submit; -1: another copy of the model answers. */
+  int64_t number;  /* With several copies: the number of the request in its round. */
   void *owner;     /* For the caller. */
 } rf_replies;
 
@@ -28,7 +30,21 @@ typedef struct rf_reply_loop {
   /* Called after each step with the number of its tokens. If it returns false, the loop stops. */
   bool (*stepped)(void *self, int tokens);
   bool survives; /* If true, an error of an answer ends only this answer. If false, it ends the loop. */
+  /* With several copies: true: all ranks get all answers at the end. False: rank 0 gets them, and
+   * other ranks those of their copy. */
+  bool everywhere;
 } rf_reply_loop;
+
+/* Call this before the requests of rf_replies_run are submitted. `requests`: their number. */
+void rf_replies_begin(rf_generator *generator, int64_t requests);
+/* True while an answer runs or waits, here or in another copy. */
+bool rf_replies_busy(const rf_generator *generator);
+/* Sets *flags to the flags of all ranks that must stop together, combined by `or`. In `stepped`,
+ * other copies get them a little later. A copy whose flags are not 0 stops: `stepped` returns
+ * false. */
+rf_status rf_replies_agree(rf_generator *generator, uint32_t *flags, rf_error *error);
+/* After a run that stopped: the flags of all copies. 0: this process has all requests. */
+uint32_t rf_replies_said(const rf_generator *generator);
 
 /* Submits a request and starts a reply for each sample. Sets the owner of the request to `replies`.
  * For `tokenizer` and `stop`, see rf_reply_start. */
@@ -37,7 +53,8 @@ rf_status rf_replies_submit(rf_generator *generator, const rf_request *request, 
 /* Runs one step and adds each event to its reply. If a reply has met a stop string, cancels its
  * answer. Does not call `stepped`. */
 rf_status rf_replies_step(rf_generator *generator, const rf_reply_loop *loop, rf_error *error);
-/* Runs steps until all answers have ended. If `stepped` returns false, stops and sets *stopped. */
+/* Runs steps until all answers have ended. If `stepped` returns false, stops and sets *stopped. With
+ * several copies, all ranks get the same *stopped, and loop->stepped must be set. */
 rf_status rf_replies_run(rf_generator *generator, const rf_reply_loop *loop, bool *stopped, rf_error *error);
 /* Frees the replies; accepts {0}. */
 void rf_replies_free(rf_replies *replies);

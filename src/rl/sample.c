@@ -106,10 +106,11 @@ static bool stepped(void *self, int tokens) {
   double began = rf_now_seconds();
   s->status = rf_rewards_collect(settings->rewards, false, &s->why);
   s->waited += rf_now_seconds() - began;
-  /* several hosts agree before each forward pass */
-  s->stopped = rf_run_hosts(s->rl->run) == 1 && rf_flag_is_set(settings->train.progress.stop);
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
-  return s->status == RAFTER_OK && !s->stopped;
+  if (s->status != RAFTER_OK || !rf_replies_busy(s->rl->generator)) return s->status == RAFTER_OK;
+  uint32_t flags = rf_flag_is_set(settings->train.progress.stop);
+  s->status = rf_replies_agree(s->rl->generator, &flags, &s->why); /* all ranks stop together */
+  return s->status == RAFTER_OK && !flags;
 }
 
 /* Cancels all answers, so that the generator is idle. */
@@ -134,10 +135,9 @@ static rf_status share_rewards(rf_rl *rl, rf_error *error) {
 /* Samples the queued answers and waits for their rewards. */
 static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   rf_rl *rl = s->rl;
-  const rf_reply_loop loop = {.self = s, .ended = ended, .stepped = stepped};
+  const rf_reply_loop loop = {.self = s, .ended = ended, .stepped = stepped, .everywhere = true};
   double began = rf_now_seconds(), waited = s->waited;
-  bool stopped = false;
-  RF_TRY(rf_replies_run(rl->generator, &loop, &stopped, error));
+  RF_TRY(rf_replies_run(rl->generator, &loop, &s->stopped, error));
   double sampled = rf_now_seconds();
   report->sample_seconds += sampled - began - (s->waited - waited);
   rf_status status = s->status;
@@ -210,6 +210,7 @@ rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error) {
     RF_TRY(make_room(rl, missing, error));
     now.groups = s->prompts;
     now.ended = first;
+    rf_replies_begin(rl->generator, missing);
     RF_TRY(draw(rl, missing, &position, error));
     RF_TRY(run(&now, report, error));
     add_overlong(rl, first);
@@ -231,6 +232,7 @@ rf_status rf_rl_sample_held_out(rf_rl *rl, rf_rl_report *report, rf_error *error
   sampling now = {.rl = rl, .groups = count, .what = "evaluating"};
   rf_rl_forget(rl);
   RF_TRY(make_room(rl, count, error));
+  rf_replies_begin(rl->generator, count);
   for (int64_t i = 0; i < count; i++) RF_TRY(submit(rl, rf_rl_prompts_row(prompts, i), 0, true, error));
   RF_TRY(run(&now, report, error));
   add_overlong(rl, 0);

@@ -2,49 +2,13 @@
 # rafter train with mpirun: each process is a chip of --mesh. The cases run with every MPI library
 # that is installed and whose file was built (Open MPI and MPICH).
 . "$(dirname "$0")/lib.sh"
-
-for name in $(compgen -e | grep -E '^(OMPI_|PMIX?_|SLURM_|RAFTER_MPI|MPIR?_|HYDRA)'); do unset "$name"; done
-# Open MPI needs leave to run as root, and to start more processes than cores
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none
-export RAFTER_MPI_SECONDS=60
-
-# launcher LIBRARY: prints the launcher of a library.
-launcher() {
-  local pattern='Open MPI'
-  [ "$1" = openmpi ] || pattern='HYDRA|MPICH'
-  command -v "mpirun.$1" && return
-  command -v mpirun >/dev/null && mpirun --version 2>&1 | grep -qE "$pattern" && command -v mpirun
-}
-LIBRARIES=()
-for library in openmpi mpich; do
-  [ ! -f "$(dirname "$RAFTER")/rafter-mpi-$library.so" ] || [ -z "$(launcher $library)" ] ||
-    LIBRARIES+=("$library")
-done
-if [ ${#LIBRARIES[@]} = 0 ]; then
-  echo "skip: ranks need mpirun and rafter-mpi-openmpi.so or rafter-mpi-mpich.so (./dev setup --mpi)" >&3
-  finish
-  exit
-fi
-LIBRARY=${LIBRARIES[0]}
+. "$HERE/lib_ranks.sh"
 MORE=(--threads 1 --data book.txt --lr 1e-3)
 RUN=("${MORE[@]}" --batch 4 --val-every 0)
 TRAIN=("$RAFTER" train "$TINY" "${RUN[@]}")
 
 setup() { text book.txt 20000; }
 
-# ranks N COMMAND...: runs the command with the launcher of $LIBRARY. A second command for the last
-# rank follows the word `last:`. A hang ends after two minutes.
-ranks() {
-  local count=$1 all=() last=() word part=all
-  shift
-  for word; do
-    [ "$word" != last: ] || { part=last; continue; }
-    [ $part = all ] && all+=("$word") || last+=("$word")
-  done
-  [ ${#last[@]} = 0 ] || { count=$((count - 1)); last=(: -n 1 "${last[@]}"); }
-  timeout -k 10 120 "$(launcher "$LIBRARY")" -n "$count" "${all[@]}" "${last[@]}"
-}
 # near A B [LOSS NORM]: the losses of two runs agree within LOSS, the gradient norms within NORM.
 near() {
   python3 - "$1" "$2" "${3:-1e-5}" "${4:-1e-4}" <<'PY' || fail "$1 and $2 differ"
@@ -348,12 +312,12 @@ case_adapters() {
 
 case_refused() {
   for LIBRARY in "${LIBRARIES[@]}"; do
-    refuses 2 'started 2 processes, but the mesh has another size.*expected 2 chips' \
+    refuses 2 'started 2 processes, one for each chip, but the mesh has 4 .*expected 2 chips, got data=4' \
       ranks 2 "${TRAIN[@]}" --steps 1 --mesh data=4 --out refused-1
     refuses 2 'started 2 processes' ranks 2 "${TRAIN[@]}" --steps 1 --out refused-2
     refuses 2 'give a mesh of 2 chips' ranks 2 "${TRAIN[@]}" --steps 1 --out refused-2
   done
-  refuses 2 'each chip of --mesh is a process \(expected 2, got 1\)' \
+  refuses 2 '--mesh data=2 needs one process for each chip \(expected 2 processes, got 1\)' \
     "${TRAIN[@]}" --steps 1 --mesh data=2 --out refused-3
   says 'mpirun -n 2'
   [ -z "$(find . -name 'refused-*')" ] || fail 'a refused run leaves a folder'
@@ -400,25 +364,6 @@ until_step() {
   done
   fail "$1 does not reach step $2: $(head -c 300 err)"
 }
-# process_of RUN RANK: prints the process of a rank.
-process_of() {
-  local at
-  for at in /proc/[0-9]*; do
-    tr "\\0" "\\n" 2>/dev/null <"$at/cmdline" | grep -qx -- "$1" || continue
-    tr '\0' '\n' <"$at/environ" 2>/dev/null | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" || continue
-    echo "${at#/proc/}"
-    return
-  done
-}
-# gone RUN: expects that no rank of the run is left after a few seconds.
-gone() {
-  for _ in $(seq 100); do
-    [ -n "$(process_of "$1" 0)$(process_of "$1" 1)" ] || return 0
-    sleep 0.1
-  done
-  fail "a rank of $1 is left"
-}
-
 # A killed rank ends the run. It continues from its last checkpoint, and has the same bits as a run
 # that was not killed.
 case_killed() {

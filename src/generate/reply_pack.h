@@ -1,0 +1,21 @@
+/* reply_pack.h - an answer as bytes, which another rank of the run unpacks. */
+#ifndef RF_REPLY_PACK_H
+#define RF_REPLY_PACK_H
+
+#include "generate/reply.h"
+
+/* Which answer the bytes hold: a sample of a request of the round. */
+typedef struct rf_packed_of {
+  int64_t request;
+  int sample;
+} rf_packed_of;
+
+/* *data is malloc'ed. */
+rf_status rf_reply_pack(const rf_reply *reply, rf_packed_of of, unsigned char **data, int64_t *bytes,
+                        rf_error *error);
+/* RAFTER_FAILED: the bytes are malformed. */
+rf_status rf_reply_packed_of(const unsigned char *data, int64_t bytes, rf_packed_of *of, rf_error *error);
+/* Fills a started reply. Its `top` must be that of the packed one. */
+rf_status rf_reply_unpack(rf_reply *reply, const unsigned char *data, int64_t bytes, rf_error *error);
+
+#endif
