@@ -4,6 +4,7 @@
 #include "api/eval.h"
 
 #include "api/answers.h"
+#include "api/ranks.h"
 #include "base/file.h"
 #include "formats/json_lines.h"
 #include "base/text.h"
@@ -88,7 +89,9 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     rf_put_bar_left(e->sink, seconds, (double)*done / (double)count, "%lld of %lld texts, %.0f tokens/s",
                     (long long)*done, (long long)count, (double)executed / seconds);
     rf_phase_end(RF_PHASE_WRITE, writes);
-    e->stopped = *done < count && rf_asked_to_stop(e->sink);
+    uint32_t stops = *done < count && rf_asked_to_stop(e->sink);
+    RF_TRY(rf_run_agree(scorer->run, &stops, error)); /* all ranks stop together */
+    e->stopped = stops != 0;
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
@@ -138,6 +141,7 @@ static void identify(rf_evaluation *e, const char *task) {
   json_t *all = rf_options_json(e->options);
   json_object_set_new(all, "task", json_string(task));
   for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
+  rf_ranks_drop_copies(&e->settings.plan, all);
   char *text = rf_json_text(all, 0);
   snprintf(e->of, sizeof e->of, "%016llx", text ? (unsigned long long)XXH3_64bits(text, strlen(text)) : 0ULL);
   free(text);
@@ -170,6 +174,22 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
 done:
   json_decref(row);
   rf_json_lines_close(&lines);
+  return status;
+}
+
+/* Rank 0 has the file --output, so it tells the other ranks which rows are there. */
+static rf_status share_kept(rf_evaluation *e, rf_error *error) {
+  char *text = json_dumps(e->kept, JSON_COMPACT);
+  size_t bytes = text ? strlen(text) : 0;
+  char *first = text;
+  rf_status status = rf_ranks_text(e->options, &text, &bytes, error);
+  if (status == RAFTER_OK && text != first) {
+    json_decref(e->kept);
+    e->kept = json_loadb(text, bytes, 0, NULL);
+    free(text);
+    if (!e->kept) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for the rows of --output");
+  }
+  free(first);
   return status;
 }
 
@@ -219,7 +239,10 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
                         e->settings.model.name, "data", rf_options_text(o, "data"));
   if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   identify(e, TASKS[task].name);
-  if (rf_options_flag(o, "continue")) RF_TRY(read_kept(e, output, error));
+  if (rf_options_flag(o, "continue")) {
+    RF_TRY(read_kept(e, output, error));
+    RF_TRY(share_kept(e, error));
+  }
   RF_TRY(rf_traced_open(o, &e->record, error));
   RF_TRY(TASKS[task].run(e, error));
   rf_say(e->sink, "%s", e->rate);

@@ -28,6 +28,8 @@ typedef struct exam {
   double start;
   rf_numbers *numbers;
   int64_t longest;
+  rf_status failed; /* to agree after a step, with the error */
+  rf_error why;
 } exam;
 
 /* ---- the questions --------------------------------------------------------------------------- */
@@ -153,7 +155,10 @@ static bool stepped(void *self, int events) {
   double seconds = rf_now_seconds() - x->start;
   rf_put_bar_left(x->e->sink, seconds, (double)x->done / x->left, "%d of %d answers, %.1f tokens/s", x->done,
                   x->left, (double)rf_generator_counts(x->g).tokens / seconds);
-  return !(rf_generator_busy(x->g) && rf_asked_to_stop(x->e->sink));
+  if (!rf_replies_busy(x->g)) return true;
+  uint32_t stops = rf_asked_to_stop(x->e->sink);
+  x->failed = rf_replies_agree(x->g, &stops, &x->why); /* all ranks stop together */
+  return x->failed == RAFTER_OK && !stops;
 }
 
 static rf_status answer_all(exam *x, rf_error *error) {
@@ -176,13 +181,15 @@ static rf_status answer_all(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) x->left += !x->problem[i].ended;
   if (!x->left) return RAFTER_OK;
   b->seq = x->longest + answer_tokens < most ? x->longest + answer_tokens : most;
+  const int64_t usual = BATCH * rf_generate_shares(&e->settings.plan);
   b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
-                  : x->left < BATCH            ? x->left
-                                               : BATCH;
+                  : x->left < usual            ? x->left
+                                               : usual;
   RF_GO(rf_open_generator(&e->settings, o, e->sink, &g, error));
   rf_report_pass pass[2];
   rf_executed_plans(g, pass);
   RF_GO(rf_begin_journal(&e->journal, e->sink, o, pass, 2, error));
+  rf_replies_begin(g, x->left);
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
@@ -194,6 +201,10 @@ static rf_status answer_all(exam *x, rf_error *error) {
   RF_GO(
       rf_replies_run(g, &(rf_reply_loop){.self = x, .ended = ended, .stepped = stepped}, &e->stopped, error));
   rf_put_bar(e->sink, "%s", "");
+  if (x->failed != RAFTER_OK) {
+    if (error) *error = x->why;
+    RF_GO(x->failed);
+  }
   double seconds = rf_now_seconds() - x->start;
   RF_GO(rf_executed_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 bool rf_runs_on_ranks(const rf_options *options) {
-  static const char *const COMMANDS[] = {"train", "generate", "score", "rollout", "rl"};
+  static const char *const COMMANDS[] = {"train", "generate", "score", "rollout", "rl", "eval"};
   for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
     if (!strcmp(rf_options_command(options), COMMANDS[i])) return true;
   return false;
