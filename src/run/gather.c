@@ -4,6 +4,7 @@
 #include "run/gather.h"
 
 #include "backend/mpi/link.h"
+#include "run/hosts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,7 @@ static rf_status visit_block(passing *p, int from, int to, rf_place_visit visit,
 typedef struct parcel {
   passing with;
   int host;
+  bool out;
   int64_t bytes;
 } parcel;
 
@@ -86,43 +88,65 @@ static passing passing_of(const rf_whole *whole, rf_memory *memory, const rf_run
                    .size = rf_dtype_bytes(rf_whole_tensor(whole, block->tensor)->dtype)};
 }
 
-/* Begins the message of this host to of->host (out), or from it. of->bytes 0: there is none. */
-static rf_status begin(const rf_device *device, parcel *of, bool out, rf_error *error) {
+/* Allocates the message of this host to of->host (out), or from it. of->bytes 0: there is none. */
+static rf_status make(const rf_device *device, parcel *of, rf_error *error) {
   passing *p = &of->with;
-  int mine = device->host, from = out ? mine : of->host, to = out ? of->host : mine;
+  int mine = device->host, from = of->out ? mine : of->host, to = of->out ? of->host : mine;
   RF_TRY(visit_block(p, from, to, count_piece, error));
   of->bytes = p->bytes;
   p->bytes = 0;
+  if (of->bytes) p->message = malloc((size_t)of->bytes);
+  if (of->bytes && !p->message)
+    return RF_FAIL(error, RAFTER_FAILED, "free some memory; --resume continues from the last checkpoint",
+                   "out of memory for a message of %lld bytes to another rank", (long long)of->bytes);
+  return RAFTER_OK;
+}
+
+static rf_status begin(const rf_device *device, parcel *of, rf_error *error) {
+  passing *p = &of->with;
   if (!of->bytes) return RAFTER_OK;
-  p->message = malloc((size_t)of->bytes);
-  if (!p->message) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while exchanging a tensor");
-  if (!out) {
-    rf_link_begin_receive(device->link, 0, of->host, p->message, of->bytes);
-    return rf_link_status(device->link, NULL, error);
+  if (!of->out) rf_link_begin_receive(device->link, 0, of->host, p->message, of->bytes);
+  else {
+    RF_TRY(visit_block(p, device->host, of->host, pack_piece, error));
+    rf_link_begin_send(device->link, 0, of->host, p->message, of->bytes);
   }
-  RF_TRY(visit_block(p, from, to, pack_piece, error));
-  rf_link_begin_send(device->link, 0, of->host, p->message, of->bytes);
   return rf_link_status(device->link, NULL, error);
+}
+
+static rf_status make_all(const rf_whole *whole, rf_memory *memory, const rf_run_block *block, void *to,
+                          parcel *all, int *parcels, rf_error *error) {
+  const rf_device *device = memory->device;
+  int mine = device->host;
+  if (!all) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while exchanging a tensor");
+  for (int host = 0; host < device->hosts; host++) {
+    if (host == mine) continue;
+    if (block[mine].rows > 0) {
+      all[*parcels] = (parcel){passing_of(whole, memory, &block[mine]), host, false, 0};
+      all[*parcels].with.to = to;
+      RF_TRY(make(device, &all[(*parcels)++], error));
+    }
+    if (block[host].rows == 0) continue;
+    all[*parcels] = (parcel){passing_of(whole, memory, &block[host]), host, true, 0};
+    RF_TRY(make(device, &all[(*parcels)++], error));
+  }
+  return RAFTER_OK;
 }
 
 rf_status rf_gather(const rf_whole *whole, rf_memory *memory, const rf_run_block *block, void *to,
                     rf_error *error) {
-  const rf_device *device = memory->device;
-  rf_status status = RAFTER_OK;
-  int hosts = device->hosts, mine = device->host, parcels = 0;
-  parcel *all = calloc(2 * (size_t)hosts, sizeof *all);
-  if (!all) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while exchanging a tensor");
-  for (int host = 0; host < hosts; host++) {
-    if (host == mine) continue;
-    if (block[mine].rows > 0) {
-      all[parcels] = (parcel){passing_of(whole, memory, &block[mine]), host, 0};
-      all[parcels].with.to = to;
-      RF_GO(begin(device, &all[parcels++], false, error));
-    }
-    if (block[host].rows == 0) continue;
-    all[parcels] = (parcel){passing_of(whole, memory, &block[host]), host, 0};
-    RF_GO(begin(device, &all[parcels++], true, error));
-  }
+  rf_device *device = memory->device;
+  int mine = device->host, parcels = 0;
+  bool flying = false;
+  parcel *all = calloc(2 * (size_t)device->hosts, sizeof *all);
+  rf_status status = make_all(whole, memory, block, to, all, &parcels, error);
+  uint32_t fails = status != RAFTER_OK;
+  /* no host sends to one that cannot receive */
+  rf_status agreed = rf_hosts_agree(device, &fails, status == RAFTER_OK ? error : NULL);
+  if (status == RAFTER_OK) status = agreed;
+  if (agreed == RAFTER_OK && fails) status = rf_hosts_settle(device, status, error);
+  if (status != RAFTER_OK) goto done;
+  flying = true;
+  for (int i = 0; i < parcels; i++) RF_GO(begin(device, &all[i], error));
   if (block[mine].rows > 0) {
     passing own = passing_of(whole, memory, &block[mine]);
     own.to = to;
@@ -130,12 +154,13 @@ rf_status rf_gather(const rf_whole *whole, rf_memory *memory, const rf_run_block
   }
   rf_link_wait(device->link, 0);
   RF_GO(rf_link_status(device->link, NULL, error));
+  flying = false;
   for (int i = 0; i < parcels; i++)
     if (all[i].with.to && all[i].bytes)
       RF_GO(visit_block(&all[i].with, all[i].host, mine, unpack_piece, error));
 done:
   /* after a failure, the library may still write to the messages */
-  for (int i = 0; i < parcels && status == RAFTER_OK; i++) free(all[i].with.message);
+  for (int i = 0; i < parcels && !flying; i++) free(all[i].with.message);
   free(all);
   return status;
 }
