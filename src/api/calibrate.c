@@ -76,8 +76,7 @@ static rf_status join_ranks(const rf_options *o, rf_calibrate_options *options, 
   if (!rf_options_flag(o, "network")) {
     if (!rf_link_launched(&rank, &ranks)) return RAFTER_OK;
     return RF_FAIL(error, RAFTER_INVALID, "add --network, or start the command without mpirun",
-                   "a launcher started several processes, which would disturb each other (--network is "
-                   "missing)");
+                   "calibrate without --network measures one process, but a launcher started several");
   }
   RF_TRY(rf_link_open(&options->link, error));
   if (!options->link || options->link->ranks < 2)
@@ -94,9 +93,11 @@ static rf_status join_ranks(const rf_options *o, rf_calibrate_options *options, 
 }
 
 static rf_status measure(const rf_calibrate_options *options, rf_machine *m, rf_error *error) {
-  RF_TRY(rf_calibrate(options, m, error));
-  RF_TRY(rf_pace_calibrate(options, m, error));
-  if (!options->link) return RAFTER_OK;
+  rf_status status = rf_calibrate(options, m, error);
+  if (status == RAFTER_OK) status = rf_pace_calibrate(options, m, error);
+  if (!options->link || *options->stopped || (status != RAFTER_OK && status != RAFTER_INTERRUPTED))
+    return status;
+  /* after a signal too: the other ranks may wait for this one, and stop with it */
   RF_TRY(rf_calibrate_meet(options, error));
   return rf_calibrate_network(options, m, error);
 }
@@ -123,6 +124,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
                                   .say = say_progress,
                                   .self = (void *)sink,
                                   .stop = sink->stop};
+  bool stopped = false;
+  options.stopped = &stopped;
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   RF_TRY(join_ranks(o, &options, error));
   bool first = !options.link || options.link->rank == 0;

@@ -19,6 +19,7 @@ typedef struct rf_calibrate_options {
   void *self;
   /* The ranks of MPI that calibrate at the same time (calibrate_network.c); NULL: one process. */
   struct rf_link *link;
+  bool *stopped; /* rf_calibrate_meet sets it if the ranks stop together; may be NULL */
 } rf_calibrate_options;
 
 typedef struct rf_ceiling {
@@ -58,7 +59,8 @@ rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine,
 /* Checks before the measurements that the ranks are numbered node by node, with as many on each
  * node. RAFTER_INVALID: not so. */
 rf_status rf_calibrate_check_ranks(const rf_calibrate_options *options, rf_error *error);
-/* Waits until all ranks are here. Does nothing without ranks. */
+/* Waits until all ranks are here. Does nothing without ranks. RAFTER_INTERRUPTED, in all ranks: a
+ * signal has stopped one of them. */
 rf_status rf_calibrate_meet(const rf_calibrate_options *options, rf_error *error);
 /* Makes of each rank's figures the machine of all ranks: a rank is a chip, with the figures of the
  * slowest rank. Then measures the collectives between the ranks, as steps run them. */

@@ -27,8 +27,12 @@ static rf_status largest(rf_link *link, double *value, rf_error *error) {
 }
 
 rf_status rf_calibrate_meet(const rf_calibrate_options *o, rf_error *error) {
-  double nothing = 0;
-  return o->link ? largest(o->link, &nothing, error) : RAFTER_OK;
+  double stops = rf_flag_is_set(o->stop);
+  if (!o->link) return RAFTER_OK;
+  RF_TRY(largest(o->link, &stops, error));
+  if (o->stopped) *o->stopped = stops > 0;
+  return stops > 0 ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written")
+                   : RAFTER_OK;
 }
 
 rf_status rf_calibrate_check_ranks(const rf_calibrate_options *o, rf_error *error) {
@@ -143,7 +147,6 @@ static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf
   int calls = 1, batches = b->o->quick ? 3 : BATCHES;
   for (int i = -2; i < batches; i++) { /* the first call connects, and the second gives `calls` */
     double start, took;
-    RF_TRY(rf_calibrate_goes_on(b->o, error));
     RF_TRY(rf_calibrate_meet(b->o, error));
     start = rf_now_seconds();
     for (int k = 0; k < (i < 0 ? 1 : calls); k++) kernel->run(&call);
