@@ -154,12 +154,22 @@ static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train
   return rf_tokenizer_in(t->tokenizer) ? RAFTER_OK : rf_tokenizer_place(given, t->tokenizer, error);
 }
 
-/* Only host 0 keeps files. The others work in a folder of their own, where converted data may be. */
+/* Only host 0 keeps files. The others work in a folder of their own, where converted data may be. A
+ * rank that is killed leaves it, and the next one on this machine removes it. */
 static rf_status make_hidden(rafter_trainer *t, int host, rf_error *error) {
+  enum { TRIES = 100 };
   const char *root = getenv("TMPDIR");
-  snprintf(t->out, sizeof t->out, "%.3900s/rafter-host%d-XXXXXX", root && *root ? root : "/tmp", host);
-  t->hidden = mkdtemp(t->out) != NULL;
-  if (t->hidden) return RAFTER_OK;
+  char machine[41] = "", name[80];
+  if (!root || !*root) root = "/tmp";
+  gethostname(machine, sizeof machine - 1);
+  snprintf(name, sizeof name, "rafter-%s-rank%d", machine, host);
+  rf_partials_sweep(root, name);
+  for (int i = 0; i < TRIES && !t->hidden; i++) {
+    snprintf(t->out, sizeof t->out, "%.3900s/%s.part-%d-%d", root, name, (int)getpid(), i);
+    t->hidden = mkdir(t->out, 0700) == 0;
+    if (!t->hidden && errno != EEXIST) break;
+  }
+  if (t->hidden) return rf_partial_add(t->out, -1), RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "set TMPDIR to a folder that can be written",
                  "cannot make the folder %s (%s)", t->out, strerror(errno));
 }
@@ -361,6 +371,9 @@ void rafter_trainer_close(rafter_trainer *t) {
   if (t->preferences) rf_preferences_close(t->preferences);
   else rf_trainer_close(t->trainer);
   if (t->lock >= 0) close(t->lock);
-  if (t->hidden) rf_remove_folder(t->out);
+  if (t->hidden) {
+    rf_remove_folder(t->out);
+    rf_partial_done_folder(t->out);
+  }
   free(t);
 }

@@ -29,6 +29,8 @@ struct rf_partial {
 
 static rf_reused *list; /* of rf_partial */
 
+enum { FOLDERS = 4 }; /* in each other, at most */
+
 rf_partial *rf_partial_add(const char *path, int file) {
   rf_partial *p = strlen(path) < sizeof p->path ? rf_reused_take(&list, sizeof *p) : NULL;
   if (!p) return NULL;
@@ -57,9 +59,9 @@ void rf_partial_done_folder(const char *path) {
   }
 }
 
-/* Removes the files of a folder. Calls only functions that a signal handler may call, which readdir
- * is not. */
-static void empty_folder(int folder) {
+/* Removes what is in a folder. Calls only functions that a signal handler may call, which readdir is
+ * not. */
+static void empty_folder(int folder, int depth) {
   struct entry {
     uint64_t inode;
     int64_t next;
@@ -69,15 +71,22 @@ static void empty_folder(int folder) {
   };
   _Alignas(struct entry) char buffer[4096];
   for (long got; (got = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;)
-    for (long at = 0; at < got; at += ((struct entry *)(buffer + at))->bytes)
-      unlinkat(folder, ((struct entry *)(buffer + at))->name, 0);
+    for (long at = 0; at < got; at += ((struct entry *)(buffer + at))->bytes) {
+      const char *name = ((struct entry *)(buffer + at))->name;
+      if (!strcmp(name, ".") || !strcmp(name, "..") || unlinkat(folder, name, 0) == 0) continue;
+      int inner = depth ? openat(folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
+      if (inner < 0) continue;
+      empty_folder(inner, depth - 1);
+      close(inner);
+      unlinkat(folder, name, AT_REMOVEDIR);
+    }
 }
 
 void rf_partials_remove(void) {
   for (rf_reused *r = rf_reused_first(&list); r; r = r->next) {
     rf_partial *p = (rf_partial *)r;
     if (!__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE)) continue;
-    if (p->lock >= 0) empty_folder(p->lock);
+    if (p->lock >= 0) empty_folder(p->lock, FOLDERS);
     if (p->lock >= 0) rmdir(p->path);
     else unlink(p->path);
   }
@@ -103,7 +112,7 @@ static void remove_if_free(int folder, const char *entry) {
   int file = openat(folder, entry, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return;
   if (flock(file, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, entry, 0) != 0) {
-    empty_folder(file);
+    empty_folder(file, FOLDERS);
     unlinkat(folder, entry, AT_REMOVEDIR);
   }
   close(file);
