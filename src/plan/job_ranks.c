@@ -40,16 +40,17 @@ rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error) {
     snprintf(hint, sizeof hint,
              "start the command with mpirun -n %lld (docs/many-machines.md), or leave --mesh out",
              (long long)chips);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "each chip of --mesh is a process (expected %lld, got 1)",
-                   (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "--mesh %s needs one process for each chip (expected %lld processes, got 1)",
+                   rf_mesh_text(mesh, text), (long long)chips);
   }
   snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d, or --mesh auto", ranks,
            ranks);
   return RF_FAIL(
       error, RAFTER_INVALID, hint,
-      "the launcher started %d processes, but the mesh has another size (--mesh: expected %d chips, "
-      "got %s)",
-      ranks, ranks, rf_mesh_text(mesh, text));
+      "the launcher started %d processes, one for each chip, but the mesh has %lld (--mesh: expected "
+      "%d chips, got %s)",
+      ranks, (long long)chips, ranks, rf_mesh_text(mesh, text));
 }
 
 /* The file of `rafter calibrate --network` with this many ranks, if there is one. */
@@ -61,7 +62,7 @@ static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *foun
   RF_TRY(rf_machine_read(path, machine, error));
   if (machine->chips == ranks) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "run rafter calibrate --network again",
-                 "%s is the file of another number of ranks (expected %d chips, got %d)", path, ranks,
+                 "%s was measured with another number of ranks (expected %d, got %d)", path, ranks,
                  machine->chips);
 }
 
