@@ -18,6 +18,8 @@ Without a piece, all of them run.
           For 20 minutes, tokens of the Azure trace's running answers fill 68 % of the cache or more
   rl      SmolLM2 135M learns to add by GRPO: its held-out success rate rises by 30 points in 30 minutes,
           for three seeds (./dev models smollm2)
+  many    ranks of MPI (./dev setup --mpi) that are killed at 20 random moments: no hang, and the continued
+          run has the bits of one that was not killed; on another mesh, its losses within rounding
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
@@ -43,6 +45,7 @@ import time
 
 import bench as benches  # tools/bench.py
 import prove_load  # tools/prove_load.py
+import prove_many  # tools/prove_many.py
 import prove_rl  # tools/prove_rl.py
 import prove_serve  # tools/prove_serve.py
 
@@ -574,6 +577,19 @@ def rl(piece, hours):
     piece.data["trials"] += len(piece.data["runs"])
 
 
+def many(piece, hours):
+    del hours  # the number of killed runs is fixed
+    kept = piece.data.setdefault("killed", [])
+    piece.data["mpi"] = sorted(prove_many.launchers(RAFTER))
+    try:
+        for record in prove_many.prove(RAFTER, f"{STATE}/many", write_text, len(kept)):
+            kept.append(record)
+            piece.data["trials"] = len(kept)
+            piece.save()
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        raise Failure(str(error)) from error
+
+
 PIECES = {
     "resume": resume,
     "soak": soak,
@@ -582,6 +598,7 @@ PIECES = {
     "xla": xla,
     "serve": serve,
     "rl": rl,
+    "many": many,
     "bare": bare,
 }
 
