@@ -24,7 +24,7 @@ for name in openmpi mpich; do ranks "$name" 2 && library=${library:-$name}; done
 [ -n "$library" ] || { echo 'skip: no MPI library is installed' >&3; finish; exit; }
 ranks "$library" 2
 
-status 2 "${RUN[@]}" "$RAFTER" calibrate --quick && says 'network is missing' err
+status 2 "${RUN[@]}" "$RAFTER" calibrate --quick && says 'a launcher started several' err
 status 0 "${RUN[@]}" "$RAFTER" calibrate --network --quick --json && {
   [ "$(grep -c '^{' out)" = 1 ] || fail 'one rank speaks for all'
   file=$(echo cache/rafter/*.2-ranks.json)

@@ -455,6 +455,71 @@ case_signal() {
   done
 }
 
+# A rank that is killed leaves a folder in TMPDIR, and the next start removes it. Folders of ranks
+# that run stay.
+case_folders() {
+  local pid left
+  export TMPDIR=$PWD/temp
+  mkdir temp
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    begin folders-1 "${TRAIN[@]}" --steps 100000000 --mesh data=2
+    until_step folders-1 2
+    pid=$(process_of folders-1 1)
+    left=$(find temp -maxdepth 1 -name "*rank1.part-$pid-*")
+    [ -d "$left" ] || fail "rank 1 has no folder in TMPDIR: $(ls temp)"
+    status 0 ranks 2 "${TRAIN[@]}" --steps 1 --mesh data=2 --out "folders-$LIBRARY"
+    [ -d "$left" ] || fail 'the folder of a rank that runs was removed'
+    mkdir -p "$left/inner"
+    kill -9 "$pid"
+    wait $!
+    gone folders-1
+    [ -d "$left" ] || fail 'a killed rank leaves no folder, so this test shows nothing'
+    rm -rf folders-1
+    status 0 ranks 2 "${TRAIN[@]}" --steps 1 --mesh data=2 --out "folders-2-$LIBRARY"
+    [ -z "$(find temp -maxdepth 1 -name '*rank*')" ] || fail "folders are left: $(ls temp)"
+  done
+}
+
+# One rank has no memory for its messages of a checkpoint: an error of all, and no hang.
+case_memory() {
+  local rank run code wide=("$RAFTER" train "${TINY/width=32/width=512}" "${RUN[@]}" --mesh fsdp=2)
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for rank in 0 1; do
+      run=memory-$LIBRARY-$rank code=0
+      begin "$run" "${wide[@]}" --steps 100000000 --save-every 8
+      until_step "$run" 9 # the first checkpoint is complete
+      pid=$(process_of "$run" $rank)
+      prlimit --as=$((1024 * $(awk '/VmSize/ { print $2 }' "/proc/$pid/status"))) --pid "$pid"
+      wait $! || code=$?
+      [ $code != 0 ] && [ $code != 124 ] || fail "$run exits $code"
+      says "^rafter: .*rank $rank \\($(hostname)\\): .*memory"
+      gone "$run"
+      whole "$run"
+    done
+  done
+}
+
+# A signal to one rank of a calibration ends all, at any moment, and no file is written.
+case_calibration() {
+  local seconds pid code
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for seconds in 1 4 9; do
+      code=0
+      setsid timeout -k 10 120 "$(launcher "$LIBRARY")" -n 2 "$RAFTER" calibrate --network --quick \
+        --threads 1 --out machine.json >out 2>err &
+      sleep $seconds
+      pid=$(process_of machine.json 1)
+      [ -n "$pid" ] || { fail "the calibration has ended: $(head -c 300 err)"; continue; }
+      kill -TERM "$pid"
+      wait $! || code=$?
+      [ $code != 124 ] || fail "$LIBRARY: a calibration does not end after a signal at $seconds s"
+      says 'stopped by a signal'
+      [ ! -e machine.json ] || fail 'a stopped calibration writes a file'
+      gone machine.json
+    done
+  done
+}
+
 # A rank can no longer write files of more than 1 MB, so its shard fails. The checkpoint before it
 # stays.
 case_full_disk() {

@@ -164,7 +164,7 @@ case_mesh_generate() {
 }
 
 case_mesh_faults() {
-  refuses 2 'each chip of --mesh is a process' "${TRAIN[@]}" --steps 1 --mesh data=4
+  refuses 2 'needs one process for each chip' "${TRAIN[@]}" --steps 1 --mesh data=4
   refuses 2 'this backend does not run pipeline stages' \
     "${TRAIN[@]}" --steps 1 --accumulate 2 --mesh pipeline=2 --backend xla --plugin none.so
   refuses 2 'microbatch cannot be sharded' \
