@@ -37,9 +37,8 @@ static rf_status choose_sizes(rf_options *o, rf_error *error) {
   if (!rf_options_given(o, "batch"))
     RF_TRY(set_int(o, "batch", answers < AT_ONCE ? answers : AT_ONCE, error));
   if (rf_options_given(o, "microbatch") || rf_options_given(o, "accumulate")) return RAFTER_OK;
-  int64_t batch = rf_options_int(o, "batch"), micro = batch < MICROBATCH ? batch : MICROBATCH;
-  while (batch % micro) micro--;
-  return set_int(o, "microbatch", micro, error);
+  int64_t batch = rf_options_int(o, "batch");
+  return set_int(o, "microbatch", batch < MICROBATCH ? batch : MICROBATCH, error);
 }
 
 static void say_line(void *self, const char *line) { rf_note(self, "%s\n", line); }

@@ -96,6 +96,10 @@ static int64_t batch_of(const rf_options *options, rf_settings *s) {
   return raised;
 }
 
+static bool packs_answers(const rf_options *options) {
+  return !strcmp(rf_options_command(options), "rl") || is(options, "job", "rl");
+}
+
 /* Computes microbatch or accumulate from the others: batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_build_options *build,
                                rf_error *error) {
@@ -104,6 +108,8 @@ static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_buil
           accumulate = rf_options_int_or(options, "accumulate", 0);
   if (!micro && !accumulate) accumulate = 1;
   if (!micro) micro = batch / accumulate;
+  /* reinforcement learning packs answers into microbatches, and the last one may have fewer */
+  if (!accumulate && packs_answers(options)) batch = (batch + micro - 1) / micro * micro;
   if (!accumulate) accumulate = batch / micro;
   if (micro < 1 || accumulate < 1 || micro * accumulate != batch) {
     char hint[240] = "";

@@ -88,7 +88,8 @@ arena() { ask "$1/metrics.jsonl" 'rows[0]["arena_bytes"]'; }
 # The plan is the program: the same options give the same bytes.
 case_plan() {
   local how
-  for how in "--beta 0.04" "--beta 0" "--loss rloo --batch 5 --microbatch 1" "--dtype bf16 --remat block"; do
+  for how in "--beta 0.04" "--beta 0" "--loss rloo --batch 5 --microbatch 1" "--batch 7 --microbatch 3" \
+    "--dtype bf16 --remat block"; do
     # shellcheck disable=SC2086
     status 0 "${RUN[@]}" --steps 1 --out "plan" $how && bytes=$(arena plan)
     status 0 "$RAFTER" plan --job rl --config plan/run.json --json &&
