@@ -140,6 +140,7 @@ static rf_status save(rf_rl_run *run, rf_error *error) {
   double began = rf_now_seconds();
   RF_TRY(rf_save_run(run->folder, run->sink, run->keep, &run->saved, error));
   run->save_seconds = rf_now_seconds() - began;
+  if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit - run->save_seconds;
   return RAFTER_OK;
 }
 
@@ -221,14 +222,21 @@ static double next_seconds(const rf_rl_run *run, double longest) {
   return longest + (evaluates ? run->eval_seconds : 0) + run->save_seconds;
 }
 
+/* Sampling was interrupted: by a signal, or because the time is up. */
+static rf_status interrupted(const rf_rl_run *run, bool *stopped) {
+  *stopped = !run->rl->late;
+  return RAFTER_OK;
+}
+
 rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
   uint32_t owes = run->owes; /* host 0 has the file that says so */
   *stopped = false;
+  if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit;
   RF_TRY(rf_run_agree(run->rl->run, &owes, error));
   if (owes) {
     rf_status status = evaluate_owed(run, error);
-    if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    if (status == RAFTER_INTERRUPTED) return interrupted(run, stopped);
     RF_TRY(status);
   }
   if (evaluates_at(run, 0) && !run->first_step && run->steps > 0) {
@@ -238,13 +246,13 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
     if (status == RAFTER_OK)
       rf_say(run->sink, "before training, the held-out reward is %.3f\n", run->eval_reward);
     json_decref(line);
-    if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    if (status == RAFTER_INTERRUPTED) return interrupted(run, stopped);
     RF_TRY(status);
   }
   while (rf_rl_steps_done(run->rl) < run->steps) {
     double began = rf_now_seconds();
     rf_status status = take_step(run, error);
-    if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    if (status == RAFTER_INTERRUPTED) return interrupted(run, stopped);
     if (status != RAFTER_OK) return save_after(run, status, error);
     double took = rf_now_seconds() - began;
     if (evaluates_at(run, rf_rl_steps_done(run->rl))) took -= run->eval_seconds;

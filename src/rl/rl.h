@@ -94,6 +94,8 @@ typedef struct rf_rl {
   rf_rl_group *group;   /* (groups): of the latest step */
   int64_t groups, room;
   float *values;   /* arrays of all answers */
+  double ends_at;  /* rf_now_seconds() at which sampling stops; 0: never */
+  bool late;       /* sampling has stopped for this reason */
   double limit[2]; /* predicted and limit seconds of sampling so far */
 } rf_rl;
 
@@ -103,12 +105,12 @@ void rf_rl_close(rf_rl *rl);
 int64_t rf_rl_steps_done(const rf_rl *rl);
 /* False after an error between two optimizer steps over the same answers. */
 bool rf_rl_is_between_steps(const rf_rl *rl);
-/* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step; the
- * step has no effect. RAFTER_FAILED: the reward failed, or numbers are not finite. Weights are those
+/* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step, or the
+ * time of `ends_at` came while answers were sampled (`late`); the step has no effect. RAFTER_FAILED: the reward failed, or numbers are not finite. Weights are those
  * of the step before if rf_rl_is_between_steps. After a failure only a checkpoint and the two
  * closes may follow: first of the rewards, which may still write to answers. */
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
-/* Answers the held-out prompts greedily. Sets reward, parts, answers, lengths and seconds. The
+/* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets reward, parts, answers, lengths and seconds. The
  * groups are those of the evaluation until the next step. */
 rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* The name of a component; NULL: this step has none. */

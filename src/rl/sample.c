@@ -108,8 +108,11 @@ static bool stepped(void *self, int tokens) {
   s->waited += rf_now_seconds() - began;
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   if (s->status != RAFTER_OK || !rf_replies_busy(s->rl->generator)) return s->status == RAFTER_OK;
-  uint32_t flags = rf_flag_is_set(settings->train.progress.stop);
+  enum { SIGNAL = 1, LATE = 2 };
+  bool late = s->rl->ends_at > 0 && rf_now_seconds() > s->rl->ends_at;
+  uint32_t flags = (rf_flag_is_set(settings->train.progress.stop) ? SIGNAL : 0) | (late ? LATE : 0);
   s->status = rf_replies_agree(s->rl->generator, &flags, &s->why); /* all ranks stop together */
+  s->rl->late = flags & LATE;
   return s->status == RAFTER_OK && !flags;
 }
 
@@ -146,7 +149,7 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   if (pending && rl->settings.progress) rl->settings.progress(rl->settings.self, "rewards", 0, pending);
   if (status == RAFTER_OK && !s->stopped) status = rf_rewards_collect(rl->settings.rewards, true, error);
   if (status == RAFTER_OK && s->stopped)
-    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by %s", rl->late ? "time" : "a signal");
   if (status == RAFTER_OK) status = share_rewards(rl, error);
   report->reward_seconds += rf_now_seconds() - sampled + (s->waited - waited);
   /* with several hosts, this process ends, and the launcher ends the others */

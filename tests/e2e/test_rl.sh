@@ -114,10 +114,18 @@ case_resume() {
     ls -d killed/checkpoint-????????/DONE >found 2>/dev/null || { rm -rf killed; continue; }
     status 0 "$RAFTER" rl --resume killed && same_run whole killed "killed after $at s"
   done
-  status 0 "${RUN[@]}" --steps 6 --out once --max-seconds 0.001s && says 'step 1 of 6 .--max-seconds' out &&
+  status 0 "${RUN[@]}" --steps 6 --out once --max-seconds 0.001s && says 'step 0 of 6 .--max-seconds' out &&
     status 0 "$RAFTER" rl --resume once --max-seconds 10m && same_run whole once 'stopped by time'
+  # the first evaluation ends in time too
+  status 0 "${RUN[@]}" --steps 6 --eval-data held.jsonl --out early --max-seconds 0.001s &&
+    says 'step 0 of 6 .--max-seconds' out && [ -e early/checkpoint-00000000/DONE ] &&
+    status 0 "$RAFTER" rl --resume early --max-seconds 10m &&
+    [ "$(ask early/metrics.jsonl 'sum("eval_reward" in row for row in rows)')" = 2 ] ||
+    fail 'an evaluation that was stopped by time is not repeated'
   status 0 "${RUN[@]}" --steps 6 --threads 1 --batch 2 --out other &&
     same_run whole other 'other threads and batch'
+  status 0 "${RUN[@]}" --steps 6 --batch 12 --microbatch 5 --out packed &&
+    same_run whole packed 'a microbatch that does not divide the batch'
 }
 
 case_signals() {
