@@ -21,6 +21,7 @@ typedef struct parts {
   rf_rl_settings settings;
   rf_journal journal;
   rf_record *traced;
+  rf_executed sampled; /* at the end of the run */
   rf_rl_run run;
 } parts;
 
@@ -159,17 +160,13 @@ static json_t *recorded_options(const parts *p) {
   return options;
 }
 
-/* The plans of the run with their measurements: the policy first. */
-static int passes_of(const parts *p, rf_report_pass pass[4]) {
+/* The plans of the run with their measurements: the policy first. `sampled` has those of sampling;
+ * NULL: not yet. */
+static int passes_of(const parts *p, const rf_executed *sampled, rf_report_pass pass[4]) {
   const rf_rl *rl = p->run.rl;
   int count = rf_trainer_passes(p->run.folder, pass);
   rf_executed_plans(rl->generator, &pass[count]);
-  for (int i = 0; i < 2; i++) {
-    int64_t rows;
-    rf_generator_passes(rl->generator, i ? RF_PREFILL : RF_DECODE, &pass[count + i].count, &rows,
-                        &pass[count + i].seconds);
-    pass[count + i].tokens = (double)rows;
-  }
+  for (int i = 0; i < 2 && sampled; i++) pass[count + i] = sampled->pass[i];
   count += 2;
   if (rl->reference)
     pass[count++] = (rf_report_pass){.name = "reference",
@@ -183,7 +180,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
   rf_report_pass pass[4];
   RF_TRY(rf_rl_open(&p->settings, &r->rl, error));
   r->folder->trainer = r->rl->trainer;
-  int passes = passes_of(p, pass);
+  int passes = passes_of(p, NULL, pass);
   p->journal.unlisted = r->folder->hidden;
   RF_TRY(rf_journal_begin(&p->journal, r->sink, p->options, recorded_options(p), r->folder->out, pass, passes,
                           error));
@@ -199,7 +196,8 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
     rf_say(r->sink,
            "the time is up at step %lld of %lld (--max-seconds); `rafter rl --resume %s` continues\n",
            (long long)done, (long long)r->steps, r->folder->out);
-  passes = passes_of(p, pass);
+  RF_TRY(rf_executed_of(r->rl->generator, &p->sampled, error));
+  passes = passes_of(p, &p->sampled, pass);
   RF_TRY(rf_traced_write(p->traced, &p->journal, pass, passes, error));
   if (done > r->first_step && !r->folder->hidden)
     RF_TRY(rf_journal_sum_up(&p->journal, r->rl->run, pass, passes, rf_now_seconds() - r->start, error));
@@ -221,6 +219,7 @@ static void close_all(parts *p, bool ours, rf_status status, const rf_error *err
   rf_rl_prompts_close(p->held_out);
   rf_prompt_reader_close(&p->reader);
   rf_record_close(p->traced);
+  rf_executed_free(&p->sampled);
   if (t) {
     if (ours && !begun && status != RAFTER_OK) rf_remove_folder(t->out);
     t->trainer = NULL; /* rf_rl_close has closed it */
