@@ -205,7 +205,7 @@ enum { RF_SHORT_CONTEXT = 192, RF_LONG_CONTEXT = 4096 };
 typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF_PRODUCT_DW } rf_product;
 
 /* Bits of rf_op_def.row_passes: passes over each row of logits in addition to the product. */
-enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
+enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4, RF_PASS_GRADIENT = 8 };
 
 /* Which element of an op's results to check. If it is not finite, the step has failed. FIRST:
  * element 0 of output 0. INDEX: element `sums.element` of output 0. UPDATE: this element of output
@@ -280,6 +280,8 @@ typedef struct rf_op_def {
   int rows_slot;  /* input whose first extent is the number of rows of the product */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
+  /* Fraction of the op's FLOPs that multiplies by the transposed matrix; NULL: 0. */
+  double (*turned_share)(const rf_op *op);
   /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, 0 for other
    * ops. */
   double (*forward_share)(const rf_op *op);

@@ -227,8 +227,9 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
 /* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of
  * what is measured: raise it if a measured figure changes its meaning. In version 2, memory
- * bandwidth is the median of single passes. */
-enum { RF_CALIBRATION = 2 };
+ * bandwidth is the median of single passes. In version 3, products with an adapter's narrow matrix
+ * count the FLOPs of whole vectors. */
+enum { RF_CALIBRATION = 3 };
 /* Whether figures of a calibration have another definition than RF_CALIBRATION. Then `text` is a
  * sentence that says so and what to do. */
 bool rf_machine_old_calibration(const rf_machine *machine, char text[200]);

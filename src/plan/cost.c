@@ -10,9 +10,32 @@
 
 double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
 
+/* The shorter side of a product's plain matrix if it is as short as the ranks of an adapter's
+ * parts; otherwise 0. */
+static int64_t narrow_side(const rf_graph *graph, const rf_op *op) {
+  enum { SHORT = 48 }; /* three parts of rank 16 */
+  const rf_op_def *def = op->def;
+  int w = !def->narrow_curve ? RF_NONE : def->product == RF_PRODUCT_DW ? op->output[0] : op->input[1];
+  const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
+  if (!t || t->rank != 2 || t->dtype == RF_PACKED) return 0;
+  int64_t side = t->shape[0] < t->shape[1] ? t->shape[0] : t->shape[1];
+  return side <= SHORT ? side : 0;
+}
+
+const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
+  return narrow_side(graph, op) ? op->def->narrow_curve : op->def->name;
+}
+
 double rf_cost_work(rf_work work) {
   double flops = rf_cost_flops(work);
   return flops > 0 ? flops : work.bytes_read + work.bytes_written;
+}
+
+/* Kernels pad the narrow side of a matrix to whole vectors, so few columns take as long as these. */
+enum { NARROW_LANES = 32 };
+double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work) {
+  double narrow = (double)narrow_side(graph, op), amount = rf_cost_work(work);
+  return narrow > 0 ? amount * ceil(narrow / NARROW_LANES) * NARROW_LANES / narrow : amount;
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
@@ -29,7 +52,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
    * of sequences does not change this. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
-  return rf_cost_work(work);
+  return rf_cost_amount(graph, op, work);
 }
 
 /* The dtype in which an op computes or moves data: its first floating operand's dtype. */
@@ -62,18 +85,41 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
+/* The plain matrix of a product of generation or scoring, which may have few rows; otherwise NULL.
+ * Adapters are narrow and have curves of their own. */
+static const rf_tensor *plain_of(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *w = op->def->packed ? &graph->tensor[op->input[1]] : NULL;
+  bool other = graph->job == RF_JOB_TRAIN || op->def->timing == RF_TIMING_GROUPED ||
+               op->def->product == RF_PRODUCT_DX || rf_op_is_fast(op) || graph->matmul != RF_DTYPES;
+  return !w || other || w->dtype == RF_PACKED || w->rank != 2 ||
+                 rf_cost_curve_name(graph, op) != op->def->name
+             ? NULL
+             : w;
+}
+
+/* Whether the matrix of an op is stored as (N,K). */
+static bool is_transposed(const rf_op *op) {
+  return op->def->kind == RF_KIND_HEAD ? op->attr.head.transpose : op->attr.matmul.transpose;
+}
+
+/* Rows of logits that the op `head_...` computes at a time. */
+static double chunk_rows(const rf_graph *graph, const rf_op *op) {
+  const int64_t *w = graph->tensor[op->input[1]].shape;
+  return (double)rf_head_chunk_rows(graph->tensor[op->input[0]].shape[0], w[is_transposed(op) ? 0 : 1]);
+}
+
 /* Rows that are multiplied with one matrix. With experts: rows of an expert that has any rows. */
-static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
+static double rows_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w, rf_work work) {
+  if (op->def->in_chunks) return chunk_rows(graph, op);
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
   double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
-  if (op->def->in_chunks)
-    return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
 
-const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16", "matmul_turned",
-                                             "matmul_turned_bf16"};
+const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact",  "matmul_fast",        "matmul_bf16",
+                                             "matmul_turned", "matmul_turned_bf16", "matmul_turned_head",
+                                             "matmul_rows",   "matmul_columns"};
 
 static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w) {
   bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
@@ -84,30 +130,29 @@ static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, cons
 
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]) {
-  const rf_tensor *w = packed_of(graph, op);
+  const rf_tensor *w = packed_of(graph, op), *plain = plain_of(graph, op);
   int64_t outputs = 0;
-  if (!w) return 0;
+  if (plain)
+    class[0] = (rf_cost_class){
+        .name = RF_COST_PRODUCT_NAMES[is_transposed(op) ? RF_PRODUCTS_COLUMNS : RF_PRODUCTS_ROWS],
+        .type = rf_dtype_name(plain->dtype),
+        .share = 1,
+        .size = op->def->in_chunks ? chunk_rows(graph, op)
+                                   : rf_cost_flops(work) / (2 * (double)rf_tensor_count(plain))};
+  if (!w) return plain != NULL;
   for (int k = 0; k < w->panels.parts; k++) outputs += w->panels.part[k].outputs;
   for (int k = 0; k < w->panels.parts; k++)
     class[k] = (rf_cost_class){.name = RF_COST_PRODUCT_NAMES[products_of(graph, op, w)],
                                .type = w->panels.part[k].type->name,
                                .share = (double)w->panels.part[k].outputs / (double)outputs,
-                               .size = rows_of(op, w, work)};
+                               .size = rows_of(graph, op, w, work)};
   return w->panels.parts;
-}
-
-const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
-  enum { SHORT = 32 };
-  const rf_op_def *def = op->def;
-  int w = !def->narrow_curve ? RF_NONE : def->product == RF_PRODUCT_DW ? op->output[0] : op->input[1];
-  const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
-  bool narrow = t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT);
-  return narrow ? def->narrow_curve : def->name;
 }
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* The best curve of this op: same dtype and kernel, else same dtype, else same kernel, else any. */
+/* The best curve of this op: same kernel and dtype, else same kernel, else same dtype, else any. A
+ * product of bf16 rows with an adapter's f32 matrix runs on the kernel for f32. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -115,7 +160,7 @@ static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dt
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
     if (c->count < 1 || strcmp(c->op, op)) continue;
-    int score = 2 * (c->dtype == dtype) + (kernel && !strcmp(c->kernel, kernel));
+    int score = (c->dtype == dtype) + 2 * (kernel && !strcmp(c->kernel, kernel));
     if (score > best_score) {
       best = c;
       best_score = score;
@@ -188,8 +233,11 @@ static double keys_of(const rf_graph *graph, const rf_op *op, rf_work work) {
  * the number of keys. Between the contexts of the two curves, this time is linear in 1 / keys. */
 static double curve_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_curve *curve, rf_dtype dtype, const char *kernel, rf_work work) {
-  const double size = rf_cost_size(graph, op, work), amount = rf_cost_work(work),
-               near = amount / curve_rate(curve, size), keys = keys_of(graph, op, work);
+  /* without a curve for narrow matrices, the curve of the op counts their real FLOPs */
+  const bool whole = narrow_side(graph, op) && strcmp(curve->op, op->def->narrow_curve) != 0;
+  const double amount = whole ? rf_cost_work(work) : rf_cost_amount(graph, op, work),
+               size = whole ? amount : rf_cost_size(graph, op, work), near = amount / curve_rate(curve, size),
+               keys = keys_of(graph, op, work);
   const rf_curve *far = op->def->long_curve && keys > RF_SHORT_CONTEXT
                             ? curve_of(machine, op->def->long_curve, dtype, kernel)
                             : NULL;
@@ -261,13 +309,15 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
 
 /* Seconds of the passes over rows of logits after the product that computes the logits. */
 static double row_passes_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* pass[i] is bit i of RF_PASS_ */
+  /* pass[i] is bit i of RF_PASS_ */
+  static const char *const pass[] = {"sums", "softcap", "likeliest", "gradient"};
+  enum { PASSES = sizeof pass / sizeof *pass };
   if (!op->def->row_passes) return 0;
   unsigned passes = op->def->row_passes(op);
   int64_t rows = graph->tensor[op->input[op->def->rows_slot]].shape[0],
           vocab = graph->tensor[op->input[1]].shape[op->attr.head.transpose ? 0 : 1];
   double seconds = 0;
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < PASSES; i++)
     if (passes >> i & 1) seconds += rf_cost_rows_seconds(machine, "head_rows", pass[i], rows, vocab);
   return seconds;
 }
@@ -345,13 +395,39 @@ static double edge_seconds(const rf_machine *machine, const char *op, const char
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Seconds of a product with a packed matrix, summed over its parts; -1 without curves. */
-static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
-                             rf_work work) {
+/* Seconds of a product of generation with a plain matrix; -1 without a curve. */
+static double plain_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                            const rf_cost_class *class, double flops) {
+  const rf_curve *curve = exact_curve(machine, class->name, class->type);
+  rf_cost_products like = graph->tensor[op->input[0]].dtype == RF_BF16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
+  if (!curve) return -1;
+  return flops / curve_rate(curve, class->size) + row_passes_seconds(machine, graph, op) +
+         edge_seconds(machine, "matmul_start", RF_COST_PRODUCT_NAMES[like], class->size, 1);
+}
+
+/* Seconds of the head's products with its transposed packed matrix; -1 without curves. */
+static double turned_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                             double flops) {
+  const rf_panels *panels = &packed_of(graph, op)->panels;
+  const rf_quant_type *type = panels->part[0].type;
+  rf_cost_products how = type->number == RF_Q_BF16 ? RF_PRODUCTS_TURNED_HEAD : RF_PRODUCTS_TURNED;
+  const rf_curve *curve = exact_curve(machine, RF_COST_PRODUCT_NAMES[how], type->name);
+  return !(flops > 0) ? 0 : curve ? flops / curve_rate(curve, chunk_rows(graph, op)) : -1;
+}
+
+/* Seconds of a product with a packed matrix, summed over its parts, or of one of generation with a
+ * plain matrix; -1 without curves. */
+static double product_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                              rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
   int classes = machine->curve_count ? rf_cost_classes(graph, op, work, class) : 0;
   double seconds = 0, flops = rf_cost_flops(work), outputs = 0;
   if (!classes || !(flops > 0)) return -1;
+  if (!packed_of(graph, op)) return plain_seconds(machine, graph, op, class, flops);
+  double turned = op->def->turned_share ? op->def->turned_share(op) * flops : 0,
+         gradient = turned_seconds(machine, graph, op, turned);
+  if (gradient < 0) return -1;
+  flops -= turned;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
     /* calibration measures only types that files have; q8_0 is the type most similar to int8 */
@@ -364,7 +440,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
   /* `times`: number of equal products, which is above 1 if several experts have rows */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
-  return seconds + row_passes_seconds(machine, graph, op) +
+  return seconds + gradient + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
                   edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
@@ -384,7 +460,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double bandwidth = (work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
-  double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0,
+  double compute = product_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0,
          launch = machine->launch_seconds;
   const rf_curve *curve = NULL;
   if (compute < 0 && !rf_op_is_fast(op) && !streams_blocks(graph, op))
@@ -452,8 +528,8 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
       reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;
   double compute = flops / reach_flops(machine, flops > 0 ? curve : NULL, dtype),
-         packed = packed_seconds(machine, graph, op, work);
-  if (packed >= 0 && packed < compute) compute = packed;
+         own_product = product_seconds(machine, graph, op, work);
+  if (own_product >= 0 && own_product < compute) compute = own_product;
   double memory = bandwidth > 0 || own > 0 ? bytes / (own > bandwidth ? own : bandwidth) : 0;
   if (bound) *bound = compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return compute >= memory ? compute : memory;

@@ -244,19 +244,23 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
 /* The size of an op in its curve, which has measured rates by size. Attention: sequence length *
- * head width. Attention over a cache: rows per sequence * head width. Other ops: rf_cost_work. */
+ * head width. Attention over a cache: rows per sequence * head width. Other ops: rf_cost_amount. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Kinds of products with a packed matrix. Each kind has a curve for each storage type, by number of
- * rows. The curve's op is the kind's name, and its kernel is the storage type. A kind that does not
- * transpose the matrix has three more curves. Their kernel is the kind's name. Their ops are
- * "matmul_start" (seconds per call), "matmul_outputs" (seconds per output) and "matmul_inner"
- * (seconds per step of k). */
+/* Kinds of products whose time depends on the number of rows: all products with a packed matrix,
+ * and those of generation with a plain matrix. Each kind has a curve for each storage type, by
+ * number of rows. The curve's op is the kind's name, and its kernel is the storage type. A kind
+ * that reads a packed matrix as it is has three more curves. Their kernel is the kind's name. Their
+ * ops are "matmul_start" (seconds per call), "matmul_outputs" (seconds per output) and
+ * "matmul_inner" (seconds per step of k). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all other products */
   RF_PRODUCTS_FAST,        /* --compute fast: activations rounded to 8 bits */
   RF_PRODUCTS_BF16,        /* bf16 x bf16, which some CPUs multiply in tiles */
   RF_PRODUCTS_TURNED,      /* transposed: the gradient of the input */
   RF_PRODUCTS_TURNED_BF16, /* the same, bf16 x bf16 */
+  RF_PRODUCTS_TURNED_HEAD, /* transposed: the gradient of the head's input, f32 x bf16 */
+  RF_PRODUCTS_ROWS,        /* a plain matrix (K,N) */
+  RF_PRODUCTS_COLUMNS,     /* a plain matrix (N,K) */
   RF_COST_PRODUCTS
 } rf_cost_products;
 extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
@@ -266,8 +270,8 @@ typedef struct rf_cost_class {
   double share,     /* the part's fraction of the op's FLOPs */
       size;         /* number of rows */
 } rf_cost_class;
-/* Fills one entry for each part of an op's packed matrix, and returns the number of parts. 0: the
- * op has no packed matrix, so its curve is named after the op. */
+/* Fills one entry for each part of an op's matrix, and returns the number of parts. 0: the op has no
+ * product of these kinds, so its curve is named after the op. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]);
 /* Names of curves for reference kernels without a curve of their own. The op is "reference". The
@@ -280,8 +284,10 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* FLOPs that the op executes: of the model, and the extra ones in flops_again. */
 double rf_cost_flops(rf_work work);
-/* Work of an op as its curve counts it: FLOPs if the op multiplies, else bytes moved. */
+/* FLOPs if the op multiplies, else bytes moved. */
 double rf_cost_work(rf_work work);
+/* The same as the op's curve counts it: a narrow matrix is rounded up to whole vectors. */
+double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work);
 /* Predicted seconds of one call of an op: the larger of the time of its arithmetic and the time of
  * its memory traffic. Rates come from the machine's curve for this op or, without a curve, from the
  * machine's peak rates. *bound (may be NULL) gets what limits the op. */

@@ -96,6 +96,7 @@ typedef struct shape {
 /* The plan for reference kernels. All of these kernels share one curve. */
 static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, ALL};
 static const shape SHAPES[] = {
+    {"gpt:layers=1,width=256,heads=4,ff=512,vocab=256,seq=16", 16, 0, 0, true, ALL},
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, ALL},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, true, ALL},
     {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, true, ALL},
@@ -108,6 +109,8 @@ static const shape SHAPES[] = {
     {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, ALL},
     {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, true, ADAPTERS},
     {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, ADAPTERS},
+    {"llama:layers=4,width=768,heads=12,kv_heads=4,ff=2048,vocab=256,seq=256", 1, 8, 0, true, ADAPTERS},
+    {"llama:layers=4,width=768,heads=12,kv_heads=4,ff=2048,vocab=256,seq=256", 1, 64, 0, false, ADAPTERS},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, ALL},
     {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, ALL},
     {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, false, ALL},
@@ -246,7 +249,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
 enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
-  double start = 0, budget = o->quick ? 0.08 : 0.7;
+  double start = 0, budget = o->quick ? 0.08 : 0.5;
   int step = -1;
   for (; step < 2 || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
     if (step == 0) start = rf_now_seconds(); /* the first step wakes threads and fills caches */
@@ -304,7 +307,8 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_extent part = {plan->graph->rows, plan->graph->seq};
     const rf_work done = s->rows ? rf_plan_pass_work(plan, i, &part, 1) : plan->op[i].work;
-    double work = rf_cost_work(done), seconds = rf_ceiling_of(took + i * MAX_STEPS, steps).median;
+    double work = rf_cost_amount(plan->graph, &plan->graph->op[i], done),
+           seconds = rf_ceiling_of(took + i * MAX_STEPS, steps).median;
     const rf_op *op = &plan->graph->op[i];
     rf_cost_class class[RF_PANEL_PARTS];
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;

@@ -1,4 +1,5 @@
-/* calibrate_heads.c - measures an output head's work per row: log-sum-exp, softcap, top tokens. */
+/* calibrate_heads.c - measures an output head's work per row: log-sum-exp, softcap, top tokens,
+ * gradient of the logits. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -10,13 +11,15 @@ enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
  * times. */
 typedef struct head {
   const char *curve; /* NULL: no curve; this head is only the base of the next curve. */
-  bool scores, sums, caps, top;
+  bool scores, sums, caps, top, gradient;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},
                              {"sums", .sums = true},
                              {"softcap", .sums = true, .caps = true},
                              {NULL, .scores = true},
-                             {"likeliest", .scores = true, .top = true}};
+                             {"likeliest", .scores = true, .top = true},
+                             {NULL, .sums = false},
+                             {"gradient", .gradient = true}};
 
 /* All operands are in one allocation, which begins at `x`. */
 typedef struct operands {
@@ -32,13 +35,17 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   rf_graph *graph = rf_graph_new(model);
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_F32, 2, w), RF_NONE,
-                  rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x)};
+                  rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x),
+                  rf_graph_tensor(graph, "lse", RF_CLASS_ACTIVATION, RF_F32, 1, x)};
   rf_attr attr = {.head = {.softcap = h->caps ? 30 : 0, .top = h->top ? TOP : 0}};
   graph->rows = rows;
-  rf_slots outputs = RF_IDS(RF_WANTED, RF_WANTED, RF_WANTED);
-  outputs.count = h->sums ? 2 : h->top ? 3 : 1;
-  if (rf_graph_emit(graph, h->scores ? &RF_OP_HEAD_SCORE : &RF_OP_HEAD_LOGITS, "head", RF_SECTION_MICRO,
-                    (rf_slots){inputs, 4}, outputs, &attr, error) < 0)
+  rf_slots outputs = h->gradient ? RF_IDS(RF_NONE) : RF_IDS(RF_WANTED, RF_WANTED, RF_WANTED);
+  if (!h->gradient) outputs.count = h->sums ? 2 : h->top ? 3 : 1;
+  const rf_op_def *def = h->gradient ? &RF_OP_HEAD_LOSS_BWD
+                         : h->scores ? &RF_OP_HEAD_SCORE
+                                     : &RF_OP_HEAD_LOGITS;
+  if (rf_graph_emit(graph, def, "head", RF_SECTION_MICRO, (rf_slots){inputs, h->gradient ? 5 : 4}, outputs,
+                    &attr, error) < 0)
     RF_GO(RAFTER_INVALID);
   const rf_kernel *kernel;
   rf_call call;
@@ -48,7 +55,9 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   call.in[1] = p->w;
   call.in[3] = p->rows;
   call.run = &run;
-  if (!h->scores) {
+  if (h->gradient) {
+    call.in[4] = p->sums;
+  } else if (!h->scores) {
     call.out[0] = p->logits;
     call.out[1] = h->sums ? p->sums : NULL;
   } else {

@@ -1,6 +1,7 @@
 /* calibrate_products.c - measures products with packed matrices of every storage type, exact and
- * with int8 activations, for several numbers of rows. Successive calls use different copies of the
- * matrix. The copies together exceed the caches, so weights are read from memory, as in a model. */
+ * with int8 activations, and with plain matrices, for several numbers of rows. Successive calls use
+ * different copies of the matrix. The copies together exceed the caches, so weights are read from
+ * memory, as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -26,6 +27,7 @@ typedef struct ring {
   size_t bytes;                  /* Bytes of all copies of the matrix. */
   int64_t each, count, next;     /* Bytes of one copy; number of copies; index of the next copy. */
   unsigned char *stored, *x, *y; /* stored: rows as in a file; x: activations; y: result. */
+  int32_t labels[MAX_ROWS];
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
@@ -55,24 +57,48 @@ static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
 }
 
 static bool is_transposed(rf_cost_products how) {
-  return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16;
+  return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16 || how == RF_PRODUCTS_TURNED_HEAD;
 }
 static bool is_bf16(rf_cost_products how) {
-  return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16;
+  return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16 || how == RF_PRODUCTS_TURNED_HEAD;
+}
+static bool is_plain(rf_cost_products how) { return how == RF_PRODUCTS_ROWS || how == RF_PRODUCTS_COLUMNS; }
+
+/* A product to measure. */
+typedef struct product {
+  const rf_panels *panels; /* sizes and storage type of the matrix */
+  rf_cost_products how;
+  bool no_gradient; /* of RF_PRODUCTS_TURNED_HEAD: leaves the product out, not the rest of the op */
+} product;
+
+/* The backward op of a head, which computes logits, their gradient and the product. */
+static int build_head(rf_graph *graph, const product *p, int64_t rows, int w, rf_error *error) {
+  int64_t x[] = {rows, p->panels->inner};
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_BF16, 2, x), w, RF_NONE,
+                  rf_graph_tensor(graph, "labels", RF_CLASS_IO, RF_I32, 1, x),
+                  rf_graph_tensor(graph, "lse", RF_CLASS_ACTIVATION, RF_F32, 1, x)};
+  return rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, "product", RF_SECTION_MICRO, (rf_slots){inputs, 5},
+                       RF_IDS(p->no_gradient ? RF_NONE : RF_WANTED), NULL, error);
 }
 
-static rf_status build(const ring *r, const rf_panels *panels, int64_t rows, rf_cost_products how,
-                       rf_graph **out, rf_error *error) {
+static rf_status build(const ring *r, const product *p, int64_t rows, rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(&r->model);
-  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_transposed(how) ? outputs : panels->inner},
-          w[] = {panels->inner, outputs};
-  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
-                  rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
-  rf_attr attr = {.matmul = {.fast = how == RF_PRODUCTS_FAST}};
+  const rf_panels *panels = p->panels;
+  bool turned = is_transposed(p->how), columns = p->how == RF_PRODUCTS_COLUMNS,
+       half = is_bf16(p->how) || (is_plain(p->how) && panels->part[0].type->number == RF_Q_BF16);
+  int64_t outputs = panels->part[0].outputs, x[] = {rows, turned ? outputs : panels->inner},
+          w[] = {columns ? outputs : panels->inner, columns ? panels->inner : outputs};
+  rf_dtype dtype = half ? RF_BF16 : RF_F32;
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x),
+                  rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, is_plain(p->how) ? dtype : RF_PACKED, 2, w)};
+  rf_attr attr = {.matmul = {.fast = p->how == RF_PRODUCTS_FAST, .transpose = columns}};
   graph->rows = rows;
   graph->tensor[inputs[1]].panels = *panels;
-  if (rf_graph_emit(graph, is_transposed(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,
-                    (rf_slots){inputs, 2}, RF_IDS(RF_WANTED), &attr, error) < 0) {
+  int made = p->how == RF_PRODUCTS_TURNED_HEAD
+                 ? build_head(graph, p, rows, inputs[1], error)
+                 : rf_graph_emit(graph, turned ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product",
+                                 RF_SECTION_MICRO, (rf_slots){inputs, 2}, RF_IDS(RF_WANTED), &attr, error);
+  if (made < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
   }
@@ -92,7 +118,11 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   rf_run_inputs inputs = {.rows = graph->rows};
   RF_TRY(rf_calibrate_kernel(r->options, graph, &r->room, "products", &kernel, &call, error));
   call.in[0] = r->x;
-  call.out[0] = r->y;
+  if (graph->op[0].input[3] >= 0) { /* of a head; any numbers will do as sums of the logits */
+    call.in[3] = r->labels;
+    call.in[4] = r->x;
+  }
+  call.out[0] = graph->op[0].output[0] >= 0 ? r->y : NULL;
   call.run = &inputs;
   RF_TRY(rf_calibrate_goes_on(r->options, error));
   double start = rf_now_seconds(), budget = r->options->quick ? 0.002 : 0.005;
@@ -120,14 +150,14 @@ static bool is_measured(int row, bool quick, rf_cost_products how) {
 
 /* Measures products with the ring's matrices, for the first `most` entries of ROWS. An entry of
  * `seconds` is negative if it was not measured. With `quick`, measures fewer entries. */
-static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_products how, bool quick,
-                                  int most, double seconds[ROW_COUNT], rf_error *error) {
+static rf_status measure_products(ring *r, const product *p, bool quick, int most, double seconds[ROW_COUNT],
+                                  rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};
   for (int pass = 0; pass < (r->options->quick ? 2 : PASSES); pass++)
     for (int i = 0; i < most; i++) {
       rf_graph *graph = NULL;
-      if (!is_measured(i, quick || r->options->quick, how)) continue;
-      RF_TRY(build(r, panels, ROWS[i].rows, how, &graph, error));
+      if (!is_measured(i, quick || r->options->quick, p->how)) continue;
+      RF_TRY(build(r, p, ROWS[i].rows, &graph, error));
       rf_status status = measure(r, graph, &of[i], error);
       rf_graph_free(graph);
       RF_TRY(status);
@@ -153,12 +183,12 @@ static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error
   double seconds[3][ROW_COUNT];
   RF_TRY(fill(r, &small, error));
   r->count = 1;
-  RF_TRY(measure_products(r, &small, how, false, 1, seconds[0], error));
+  RF_TRY(measure_products(r, &(product){&small, how, false}, false, 1, seconds[0], error));
   e->start = seconds[0][0];
   rf_calibrate_add(m, "matmul_start", kernel, 1, 1, e->start);
   for (int s = 0; s < 3; s++) {
     RF_TRY(fill(r, &shapes[s], error));
-    RF_TRY(measure_products(r, &shapes[s], how, false, ROW_COUNT, seconds[s], error));
+    RF_TRY(measure_products(r, &(product){&shapes[s], how, false}, false, ROW_COUNT, seconds[s], error));
   }
   for (int i = 0; i < ROW_COUNT; i++) {
     if (seconds[0][i] < 0) continue;
@@ -180,15 +210,41 @@ static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *e
   bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
   RF_TRY(fill(r, &panels, error));
   for (rf_cost_products how = 0; how < RF_COST_PRODUCTS; how++) {
-    double seconds[ROW_COUNT];
-    if ((how == RF_PRODUCTS_FAST && !codes) || (is_bf16(how) && type->number != RF_Q_BF16)) continue;
-    RF_TRY(measure_products(r, &panels, how, slow, ROW_COUNT, seconds, error));
+    double seconds[ROW_COUNT], rest[ROW_COUNT];
+    if ((how == RF_PRODUCTS_FAST && !codes) || (is_bf16(how) && type->number != RF_Q_BF16) || is_plain(how))
+      continue;
+    RF_TRY(measure_products(r, &(product){&panels, how, false}, slow, ROW_COUNT, seconds, error));
+    if (how == RF_PRODUCTS_TURNED_HEAD) {
+      RF_TRY(measure_products(r, &(product){&panels, how, true}, slow, ROW_COUNT, rest, error));
+      for (int i = 0; i < ROW_COUNT; i++)
+        if (seconds[i] > 0) seconds[i] = fmax(seconds[i] - rest[i], 0.1 * seconds[i]);
+    }
     for (int i = 0; i < ROW_COUNT; i++) {
       double besides = edge[how].start + edge[how].outputs[i] + edge[how].inner[i];
       if (seconds[i] > 0)
         rf_calibrate_add(r->machine, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows,
                          2.0 * ROWS[i].rows * INNER * OUTPUTS, fmax(seconds[i] - besides, 0.1 * seconds[i]));
     }
+  }
+  return RAFTER_OK;
+}
+
+/* Adds the curves of plain matrices of one dtype: products of generation in a trainer's arena. */
+static rf_status measure_plain(ring *r, int64_t number, const edges *edge, rf_error *error) {
+  const rf_quant_type *type = rf_quant_type_of(number);
+  const rf_panels sizes = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
+  r->each = (int64_t)INNER * OUTPUTS * (number == RF_Q_BF16 ? 2 : 4);
+  r->count = (int64_t)r->bytes / r->each;
+  r->next = 0;
+  for (rf_cost_products how = RF_PRODUCTS_ROWS; how <= RF_PRODUCTS_COLUMNS; how++) {
+    double seconds[ROW_COUNT];
+    RF_TRY(measure_products(r, &(product){&sizes, how, false}, false, ROW_COUNT, seconds, error));
+    for (int i = 0; i < ROW_COUNT; i++)
+      if (seconds[i] > 0)
+        rf_calibrate_add(r->machine, RF_COST_PRODUCT_NAMES[how],
+                         rf_dtype_name(number == RF_Q_BF16 ? RF_BF16 : RF_F32), ROWS[i].rows,
+                         2.0 * ROWS[i].rows * INNER * OUTPUTS,
+                         fmax(seconds[i] - edge->start, 0.1 * seconds[i]));
   }
   return RAFTER_OK;
 }
@@ -214,6 +270,9 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
     RF_GO(measure_type(&r, type, edge, error));
   }
+  rf_calibrate_values(r.at, r.bytes);
+  RF_GO(measure_plain(&r, RF_Q_F32, &edge[RF_PRODUCTS_EXACT], error));
+  RF_GO(measure_plain(&r, RF_Q_BF16, &edge[RF_PRODUCTS_BF16], error));
 done:
   free(r.stored);
   free(r.x);

@@ -213,6 +213,16 @@ static unsigned logits_row_passes(const rf_op *op) {
   return (op->output[1] >= 0 ? RF_PASS_SUMS : 0) | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0);
 }
 
+static unsigned loss_row_passes(const rf_op *op) {
+  return RF_PASS_SUMS | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0);
+}
+
+static unsigned loss_bwd_row_passes(const rf_op *op) {
+  return RF_PASS_GRADIENT | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0);
+}
+
+static unsigned loss_grad_row_passes(const rf_op *op) { return loss_row_passes(op) | RF_PASS_GRADIENT; }
+
 static unsigned score_row_passes(const rf_op *op) {
   bool likeliest = op->output[1] >= 0 || op->output[2] >= 0;
   return RF_PASS_SUMS | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0) |
@@ -221,6 +231,10 @@ static unsigned score_row_passes(const rf_op *op) {
 
 /* The op computes two products, or three if it writes dw. One of them counts as forward. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
+
+/* Both ops compute logits, dx, and possibly dw. The product for dx multiplies by the transposed
+ * matrix. */
+static double loss_bwd_turned_share(const rf_op *op) { return 1.0 / (2 + (op->output[1] >= 0)); }
 
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
 
@@ -244,6 +258,9 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .loss = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
+    .packed = true,
+    .in_chunks = true,
+    .row_passes = loss_row_passes,
     /* XLA holds logits in the dtype of activations and in f32, and the gradient of the logits */
     .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
                      .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
@@ -301,6 +318,10 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .tolerance = {0x1p-16f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
+    .packed = true,
+    .in_chunks = true,
+    .row_passes = loss_bwd_row_passes,
+    .turned_share = loss_bwd_turned_share,
 };
 
 const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
@@ -316,6 +337,10 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .tolerance = {1e-5f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_BWD, &RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
+    .packed = true,
+    .in_chunks = true,
+    .row_passes = loss_grad_row_passes,
+    .turned_share = loss_grad_forward_share,
     .forward_share = loss_grad_forward_share,
 };
 

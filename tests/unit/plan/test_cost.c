@@ -414,6 +414,107 @@ static void packed_products_have_curves_of_their_own(void **state) {
   }
 }
 
+/* The rate of a curve of add_rows at a number of rows. */
+static double rate_at(double few, double many, double rows) {
+  double part = log(fmin(fmax(rows, 1), 64)) / log(64);
+  return few + part * (many - few);
+}
+
+/* A generator in a trainer's arena reads plain matrices. Its products have curves by rows, which
+ * depend on how the matrix is stored. Training keeps the curve of its op. */
+static void plain_products_of_generation_have_curves_of_their_own(void **state) {
+  (void)state;
+  static rf_machine machine;
+  rf_machine_detect(&machine, NULL);
+  machine.threads = 2;
+  machine.launch_seconds = 0;
+  machine.read_bps = machine.copy_bps = 1e15;
+  machine.curve_count = 0;
+  add_curve(&machine, "matmul", RF_F32, "", 1, 1);
+  add_curve(&machine, "head_loss_grad", RF_F32, "", 1, 1);
+  add_rows(&machine, "matmul_rows", "f32", 1e3, 1e4);
+  add_rows(&machine, "matmul_columns", "f32", 2e3, 3e4);
+  add_rows(&machine, "matmul_rows", "bf16", 9, 9);
+  add_rows(&machine, "matmul_start", "matmul_exact", 8, 8);
+  rf_model models[] = {model_named("llama:layers=1,width=96,heads=4,kv_heads=4,ff=128,vocab=256,seq=128"),
+                       model_named("gpt:layers=1,width=96,heads=4,ff=256,vocab=300,seq=128")};
+  for (int m = 0; m < 2; m++)
+    for (int rows = 1; rows <= 64; rows *= 4) {
+      int seen[2] = {0};
+      rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 128, RF_REMAT_NONE);
+      rf_plan *train = plan_of(&models[m], &options);
+      options.build.job = RF_JOB_GENERATE;
+      options.build.rows = rows;
+      options.build.plain = true;
+      rf_plan *plan = plan_of(&models[m], &options);
+      for (int o = 0; o < plan->graph->op_count; o++) {
+        const rf_op *op = &plan->graph->op[o];
+        bool head = !strcmp(op->def->name, "head_logits"); /* of one row */
+        if (!head && strcmp(op->def->name, "matmul")) continue;
+        bool columns = head ? op->attr.head.transpose : op->attr.matmul.transpose;
+        double rate = rate_at(columns ? 2e3 : 1e3, columns ? 3e4 : 1e4, head ? 1 : rows),
+               want = plan->op[o].work.flops / rate + 1.0 / 8;
+        seen[columns]++;
+        if (!near(plan->op[o].seconds, want))
+          fail_msg("%s of %d rows: expected %g s, got %g s", op->name, rows, want, plan->op[o].seconds);
+      }
+      for (int o = 0; o < train->graph->op_count; o++)
+        if (!strcmp(train->graph->op[o].def->name, "matmul"))
+          assert_true(near(train->op[o].seconds, train->op[o].work.flops));
+      assert_true(seen[0] > 0 && (m == 0 || seen[1] > 0));
+      rf_plan_free(train);
+      rf_plan_free(plan);
+    }
+}
+
+/* The head of training with a frozen packed matrix: logits by the curve of its product, the
+ * gradient of the input by the curve of transposed products, and passes over rows of logits. */
+static void training_heads_are_timed_by_their_products(void **state) {
+  static const char *const CASES[] = {"matmul_exact", "matmul_fast", "matmul_bf16"};
+  (void)state;
+  static rf_machine machine;
+  static rf_weight_types types;
+  rf_error error;
+  rf_machine_detect(&machine, NULL);
+  machine.threads = 2;
+  machine.launch_seconds = 0;
+  machine.read_bps = machine.copy_bps = 1e15;
+  rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=64");
+  assert_int_equal(rf_lora_parse("rank=4", &model, &model.lora, &error), RAFTER_OK);
+  for (int kind = 0; kind < 3; kind++) {
+    const bool bf16 = kind == 2;
+    const char *type = bf16 ? "bf16" : "int8";
+    machine.curve_count = 0;
+    add_curve(&machine, "head_loss_grad", RF_F32, "", 1, 1);
+    add_rows(&machine, CASES[kind], type, 1e3, 1e4);
+    add_rows(&machine, bf16 ? "matmul_turned_head" : "matmul_turned", type, 4e3, 5e4);
+    add_curve(&machine, "head_rows", RF_F32, "sums", 1e3, 1e3);
+    add_curve(&machine, "head_rows", RF_F32, "gradient", 2e3, 2e3);
+    assert_int_equal(
+        rf_weight_types_read("", &model, bf16 ? RF_WEIGHTS_BF16 : RF_WEIGHTS_INT8, &types, &error),
+        RAFTER_OK);
+    rf_plan_options options = train_options(&machine, bf16 ? RF_BF16 : RF_F32, 1, 1, 64, RF_REMAT_NONE);
+    options.build.weights = &types;
+    options.build.objective = RF_OBJECTIVE_POLICY;
+    options.build.fast = kind == 1;
+    rf_plan *plan = plan_of(&model, &options);
+    int seen = 0;
+    for (int o = 0; o < plan->graph->op_count; o++) {
+      const char *name = plan->graph->op[o].def->name;
+      const bool loss = !strcmp(name, "head_loss"), bwd = !strcmp(name, "head_loss_bwd");
+      if (!loss && !bwd) continue;
+      seen++;
+      double product = 2.0 * 64 * 64 * 256, threads = machine.threads,
+             numbers = ceil(64 / threads) * threads * 256, want = product / 1e4;
+      want += loss ? numbers / 1e3 : product / 5e4 + numbers / 2e3;
+      if (!near(plan->op[o].seconds, want))
+        fail_msg("%s, %s: expected %g s, got %g s", name, CASES[kind], want, plan->op[o].seconds);
+    }
+    assert_int_equal(seen, 2);
+    rf_plan_free(plan);
+  }
+}
+
 /* The arena is timed by the curve of pages, each matrix by the curve of its storage type. Without
  * curves, loading is timed as writing memory and copying matrices. */
 static void loading_is_timed_by_what_is_stored(void **state) {
@@ -552,6 +653,8 @@ int main(void) {
       cmocka_unit_test(attention_is_faster_over_long_contexts),
       cmocka_unit_test(the_head_streams_for_the_rows_it_picks),
       cmocka_unit_test(packed_products_have_curves_of_their_own),
+      cmocka_unit_test(plain_products_of_generation_have_curves_of_their_own),
+      cmocka_unit_test(training_heads_are_timed_by_their_products),
       cmocka_unit_test(loading_is_timed_by_what_is_stored),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
