@@ -293,8 +293,8 @@ static rf_status plan_guests(rl_step *s, rf_error *error) {
 static rf_status resolve(rl_step *s, rf_error *error) {
   rafter_plan *p = s->p;
   rf_build_options *b = &p->settings.plan.build;
-  const int64_t slots = rf_options_given(s->o, "batch") ? rf_options_int(s->o, "batch")
-                                                         : b->microbatch * b->accumulate;
+  const int64_t slots =
+      rf_options_given(s->o, "batch") ? rf_options_int(s->o, "batch") : b->microbatch * b->accumulate;
   RF_TRY(rf_job_lengths_resolve(p, s->o, &s->l, error));
   RF_TRY(rf_rl_shape_of(s->o, slots, &s->shape, error));
   RF_TRY(rf_rl_shape_policy(s->o, &s->shape, &p->settings, error));

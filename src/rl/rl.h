@@ -106,12 +106,13 @@ int64_t rf_rl_steps_done(const rf_rl *rl);
 /* False after an error between two optimizer steps over the same answers. */
 bool rf_rl_is_between_steps(const rf_rl *rl);
 /* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step, or the
- * time of `ends_at` came while answers were sampled (`late`); the step has no effect. RAFTER_FAILED: the reward failed, or numbers are not finite. Weights are those
- * of the step before if rf_rl_is_between_steps. After a failure only a checkpoint and the two
- * closes may follow: first of the rewards, which may still write to answers. */
+ * time of `ends_at` came while answers were sampled (`late`); the step has no effect.
+ * RAFTER_FAILED: the reward failed, or numbers are not finite. Weights are those of the step before
+ * if rf_rl_is_between_steps. After a failure only a checkpoint and the two closes may follow: first
+ * of the rewards, which may still write to answers. */
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
-/* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets reward, parts, answers, lengths and seconds. The
- * groups are those of the evaluation until the next step. */
+/* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets reward, parts, answers,
+ * lengths and seconds. The groups are those of the evaluation until the next step. */
 rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* The name of a component; NULL: this step has none. */
 const char *rf_rl_part_name(const rf_rl *rl, int part);
