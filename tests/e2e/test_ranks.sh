@@ -480,25 +480,6 @@ case_folders() {
   done
 }
 
-# One rank has no memory for its messages of a checkpoint: an error of all, and no hang.
-case_memory() {
-  local rank run code wide=("$RAFTER" train "${TINY/width=32/width=512}" "${RUN[@]}" --mesh fsdp=2)
-  for LIBRARY in "${LIBRARIES[@]}"; do
-    for rank in 0 1; do
-      run=memory-$LIBRARY-$rank code=0
-      begin "$run" "${wide[@]}" --steps 100000000 --save-every 8
-      until_step "$run" 9 # the first checkpoint is complete
-      pid=$(process_of "$run" $rank)
-      prlimit --as=$((1024 * $(awk '/VmSize/ { print $2 }' "/proc/$pid/status"))) --pid "$pid"
-      wait $! || code=$?
-      [ $code != 0 ] && [ $code != 124 ] || fail "$run exits $code"
-      says "^rafter: .*rank $rank \\($(hostname)\\): .*memory"
-      gone "$run"
-      whole "$run"
-    done
-  done
-}
-
 # A signal to one rank of a calibration ends all, at any moment, and no file is written.
 case_calibration() {
   local seconds pid code
@@ -506,16 +487,16 @@ case_calibration() {
     for seconds in 1 4 9; do
       code=0
       setsid timeout -k 10 120 "$(launcher "$LIBRARY")" -n 2 "$RAFTER" calibrate --network --quick \
-        --threads 1 --out machine.json >out 2>err &
+        --threads 1 --out "$PWD/machine.json" >out 2>err &
       sleep $seconds
-      pid=$(process_of machine.json 1)
+      pid=$(process_of "$PWD/machine.json" 1)
       [ -n "$pid" ] || { fail "the calibration has ended: $(head -c 300 err)"; continue; }
       kill -TERM "$pid"
       wait $! || code=$?
       [ $code != 124 ] || fail "$LIBRARY: a calibration does not end after a signal at $seconds s"
       says 'stopped by a signal'
       [ ! -e machine.json ] || fail 'a stopped calibration writes a file'
-      gone machine.json
+      gone "$PWD/machine.json"
     done
   done
 }

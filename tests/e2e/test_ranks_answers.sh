@@ -156,14 +156,14 @@ case_rollout() {
     rm -f out.jsonl*
     for count in 2 4 2; do
       setsid timeout -k 10 120 "$(launcher "$LIBRARY")" -n $count "${ROLL[@]}" --mesh data=$count \
-        --output out.jsonl >out 2>err &
+        --output "$PWD/out.jsonl" >out 2>err &
       rows=$(($(wc -l 2>/dev/null <out.jsonl) + 3))
       for _ in $(seq 600); do
         [ ! -e out.jsonl ] || [ "$(wc -l <out.jsonl)" -lt $rows ] || break
         kill -0 $! 2>/dev/null || break
         sleep 0.02
       done
-      pid=$(process_of out.jsonl $((count - 1)))
+      pid=$(process_of "$PWD/out.jsonl" $((count - 1)))
       [ -z "$pid" ] || kill -9 "$pid"
       wait $!
       [ $? != 124 ] || fail "a rollout hangs after a rank was killed ($LIBRARY)"
@@ -211,14 +211,14 @@ case_stopped_rank() {
     for rank in 0 1; do
       rm -f out.jsonl*
       setsid timeout -k 10 120 "$(launcher "$LIBRARY")" -n 2 "${ROLL[@]/#3/400}" --batch 4 --mesh data=2 \
-        --output out.jsonl >out 2>err &
+        --output "$PWD/out.jsonl" >out 2>err &
       for _ in $(seq 600); do [ ! -s out.jsonl ] || break; sleep 0.02; done
-      pid=$(process_of out.jsonl $rank)
+      pid=$(process_of "$PWD/out.jsonl" $rank)
       kill -STOP "$pid"
       wait $! && fail 'a run with a stopped rank ends with status 0'
       says "rank $rank \\($(hostname).*did not (send|take) a message within 3 s"
       kill -KILL "$pid" 2>/dev/null
-      gone out.jsonl
+      gone "$PWD/out.jsonl"
     done
   done
 }
