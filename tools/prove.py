@@ -19,7 +19,8 @@ Without a piece, all of them run.
   rl      SmolLM2 135M learns to add by GRPO: its held-out success rate rises by 30 points in 30 minutes,
           for three seeds (./dev models smollm2)
   many    ranks of MPI (./dev setup --mpi) that are killed at 20 random moments: no hang, and the continued
-          run has the bits of one that was not killed; on another mesh, its losses within rounding
+          run has the bits of one that was not killed; on another mesh, its losses within rounding.
+          For 10 minutes, random models on random meshes of 2, 4 and 8 ranks train as in one process
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
@@ -46,12 +47,14 @@ import time
 import bench as benches  # tools/bench.py
 import prove_load  # tools/prove_load.py
 import prove_many  # tools/prove_many.py
+import prove_meshes  # tools/prove_meshes.py
 import prove_rl  # tools/prove_rl.py
 import prove_serve  # tools/prove_serve.py
 
 RAFTER = os.path.abspath("build/rafter")
 STATE = "build/prove"
 OUTSIDE_LIMIT_BYTES = 64 << 20
+MESH_SECONDS = 600  # of random models on random meshes
 
 
 class Failure(Exception):
@@ -586,6 +589,7 @@ def many(piece, hours):
             kept.append(record)
             piece.data["trials"] = len(kept)
             piece.save()
+        piece.data["meshes"] = prove_meshes.meshes(RAFTER, MESH_SECONDS, say=lambda *_, **__: None)
     except (RuntimeError, subprocess.SubprocessError) as error:
         raise Failure(str(error)) from error
 

@@ -15,12 +15,13 @@ import glob
 import json
 import os
 import random
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+import prove_many  # tools/prove_many.py
 
 AXES = ("data", "fsdp", "tensor", "sequence", "context", "pipeline", "expert")
 BOUNDS = {"f32": (1e-5, 1e-4, 1e-5), "bf16": (2e-2, 5e-2, float("inf"))}
@@ -28,7 +29,6 @@ BOUNDS = {"f32": (1e-5, 1e-4, 1e-5), "bf16": (2e-2, 5e-2, float("inf"))}
 SMALL = 1e-3  # of the largest gradient of all: differences of smaller tensors count relative to this
 STEPS = 20
 PATIENCE = 240  # seconds of a run: more ranks than cores
-LAUNCHERS = {"openmpi": ("mpirun.openmpi", "mpirun"), "mpich": ("mpirun.mpich",)}
 
 
 def random_model(rng):
@@ -94,17 +94,11 @@ def trial(seed):
     return model, ranks, ",".join(f"{a}={n}" for a, n in mesh.items()), words, more
 
 
-def environment():
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_"))}
-    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return env | {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
-
-
 def run(words, folder):
     return subprocess.run(
         [str(w) for w in words],
         cwd=folder,
-        env=environment(),
+        env=prove_many.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -177,16 +171,9 @@ def attempt(rafter, launcher, seed, folder):
     return ("equal" if fine else "failed"), more, off
 
 
-def find(library, rafter):
-    """The launcher of a library for which the program has a file, or None."""
-    shim = f"{os.path.dirname(rafter)}/rafter-mpi-{library}.so"
-    found = [shutil.which(name) for name in LAUNCHERS[library]]
-    return next((path for path in found if path and os.path.exists(shim)), None)
-
-
 def meshes(rafter, seconds, first=0, say=print):
     """Trials until the time is over. Returns the counts. Raises RuntimeError if a trial failed."""
-    launchers = [path for path in (find(library, rafter) for library in LAUNCHERS) if path]
+    launchers = sorted(prove_many.launchers(rafter).values())
     if not launchers:
         raise RuntimeError("no launcher of MPI with its library: ./dev setup --mpi && ./dev build")
     counts, failures, axes, most = {"equal": 0, "refused": 0, "failed": 0}, [], {}, [0, 0, 0]
