@@ -48,6 +48,12 @@ struct rf_run {
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
 
+/* Of the tensor's slot for a microbatch. */
+static int64_t slot_of(const rf_plan *plan, int tensor, int micro) {
+  const rf_tensor *t = &plan->graph->tensor[tensor];
+  return offset_of(plan, tensor) + (t->slots > 1 ? micro % t->slots * rf_slot_bytes(t) : 0);
+}
+
 static rf_probe probe_of(const rf_op *op) {
   bool sums = op->output_count > 4 && op->output[4] >= 0;
   return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
@@ -136,14 +142,16 @@ static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
 }
 
 /* Sets *at to the index of the first element that is not finite; -1: all are finite. */
-static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int64_t *at, rf_error *error) {
+static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int micro, int64_t *at,
+                                  rf_error *error) {
   _Alignas(8) unsigned char block[BLOCK_BYTES];
   const rf_tensor *t = &b->plan->graph->tensor[tensor];
   bool floats = t->dtype == RF_F32 || t->dtype == RF_F64 || t->dtype == RF_BF16;
   int64_t count = floats ? rf_tensor_count(t) : 0, size = rf_dtype_bytes(t->dtype);
   for (int64_t done = 0, n; done < count; done += n) {
     n = count - done < BLOCK_BYTES / size ? count - done : BLOCK_BYTES / size;
-    RF_TRY(rf_memory_read(b->run->memory, offset_of(b->plan, tensor) + done * size, block, n * size, error));
+    int64_t from = slot_of(b->plan, tensor, micro) + done * size;
+    RF_TRY(rf_memory_read(b->run->memory, from, block, n * size, error));
     for (int64_t i = 0; i < n; i++)
       if (!is_finite(t->dtype, block, i)) return *at = done + i, RAFTER_OK;
   }
@@ -179,7 +187,7 @@ static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_input
     if (!is_stored(b->plan, o->output[k])) continue;
     const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];
     int64_t at = -1;
-    if (!may_be_unused(t)) RF_TRY(first_not_finite(b, o->output[k], &at, error));
+    if (!may_be_unused(t)) RF_TRY(first_not_finite(b, o->output[k], inputs->micro, &at, error));
     if (at >= 0)
       return RF_FAIL(
           error, RAFTER_FAILED, finite_hint(b->plan),
@@ -200,7 +208,7 @@ static rf_status check_probe(const rf_bound_plan *b, int op, const rf_run_inputs
     double f64;
     float f32;
   } value;
-  RF_TRY(rf_memory_read(b->run->memory, offset_of(b->plan, tensor) + at * size, &value, size, error));
+  RF_TRY(rf_memory_read(b->run->memory, slot_of(b->plan, tensor, inputs->micro) + at * size, &value, size, error));
   if (is_finite(dtype, &value, 0)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, finite_hint(b->plan),
                  "%s produced a number that is not finite (step %lld)", o->name, (long long)inputs->step);
