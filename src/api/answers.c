@@ -150,13 +150,10 @@ rf_status rf_open_scorer(const rf_settings *s, const rf_options *o, const rafter
 
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *o,
                            const rf_report_pass *pass, int passes, rf_error *error) {
-  char folder[4096];
-  RF_TRY(rf_journal_folder(o, folder, error));
+  char folder[4096] = "";
   journal->as_note = true;
-  if (rf_rank_of_job(o) > 0) { /* rank 0 keeps the files */
-    journal->unlisted = true;
-    *folder = 0;
-  }
+  journal->unlisted = rf_rank_of_job(o) > 0; /* rank 0 keeps the files */
+  if (!journal->unlisted) RF_TRY(rf_journal_folder(o, folder, error));
   return rf_journal_begin(journal, sink, o, rf_options_json(o), folder, pass, passes, error);
 }
 

@@ -60,10 +60,10 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
              : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
 }
 
-/* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
- * --seq, the context is at most the model's number of positions. */
 enum { EACH = 8 }; /* answers of one copy of the model at once */
 
+/* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
+ * --seq, the context is at most the model's number of positions. */
 static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_settings *settings,
                                  rf_error *error) {
   rf_build_options *b = &settings->plan.build;

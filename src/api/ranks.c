@@ -60,6 +60,10 @@ rf_status rf_ranks_mesh(rf_options *o, const rafter_sink *sink, rf_error *error)
 static rf_status share_text(rf_link *link, char **text, size_t *bytes, rf_error *error) {
   int64_t size = *text ? (int64_t)*bytes : -1;
   RF_TRY(rf_link_share(link, &size, sizeof size, error));
+  if (link->rank > 0) {
+    free(*text);
+    *text = NULL;
+  }
   if (link->rank > 0 && size >= 0) {
     *text = calloc((size_t)size + 1, 1);
     if (!*text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for the input of rank 0");
@@ -75,7 +79,7 @@ rf_status rf_ranks_text(const rf_options *o, char **text, size_t *bytes, rf_erro
 }
 
 static bool names_stdin(const rf_options *o) {
-  static const char *const FILES[] = {"input", "data", "shots-from", "template"};
+  static const char *const FILES[] = {"input", "data", "eval-data", "shots-from", "template"};
   for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++)
     if (rf_options_knows(o, FILES[i]) && rf_options_is_set(o, FILES[i]) &&
         !strcmp(rf_options_text(o, FILES[i]), "/dev/stdin"))
@@ -118,8 +122,7 @@ rf_status rf_ranks_input(const rf_options *o, rf_error *error) {
 void rf_ranks_drop_copies(const rf_plan_options *plan, json_t *options) {
   char text[160];
   rf_mesh mesh = plan->build.mesh;
-  if (rf_generate_shares(plan) == 1) return;
-  mesh.of[RF_AXIS_DATA] = 1;
+  if (rf_generate_shares(plan) > 1) mesh.of[RF_AXIS_DATA] = 1;
   if (rf_mesh_chips(&mesh) == 1) json_object_del(options, "mesh");
   else json_object_set_new(options, "mesh", json_string(rf_mesh_text(&mesh, text)));
 }

@@ -192,7 +192,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
   RF_TRY(status);
   RF_TRY(rf_save_run(r->folder, r->sink, r->keep, &r->saved, error));
   int64_t done = rf_rl_steps_done(r->rl);
-  if (!*stopped && done < r->steps)
+  if (!*stopped && (done < r->steps || r->rl->late))
     rf_say(r->sink,
            "the time is up at step %lld of %lld (--max-seconds); `rafter rl --resume %s` continues\n",
            (long long)done, (long long)r->steps, r->folder->out);

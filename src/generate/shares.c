@@ -153,10 +153,15 @@ static rf_status pack_all(const rf_shares *s, unsigned char **all, int64_t *size
 static rf_status take_missing(rf_shares *s, const unsigned char *all, int64_t size, rf_error *error) {
   for (int64_t at = 0, bytes; at < size; at += bytes) {
     rf_packed_of of;
-    memcpy(&bytes, all + at, sizeof bytes);
+    int64_t left = size - at - (int64_t)sizeof bytes;
+    if (left >= 0) memcpy(&bytes, all + at, sizeof bytes);
+    if (left < 0 || bytes < 0 || bytes > left)
+      return RF_FAIL(error, RAFTER_FAILED, "run the same rafter on every machine",
+                     "rank 0 sent answers that are malformed");
     at += (int64_t)sizeof bytes;
     RF_TRY(rf_reply_packed_of(all + at, bytes, &of, error));
-    bool own = of.request >= 0 && of.request < s->count && rf_shares_has(s, s->list[of.request], of.sample);
+    bool own = of.request >= 0 && of.request < s->count && of.sample >= 0 &&
+               of.sample < s->list[of.request]->samples && rf_shares_has(s, s->list[of.request], of.sample);
     if (!own) RF_TRY(take(s, all + at, bytes, error));
   }
   return RAFTER_OK;

@@ -101,7 +101,8 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
   const rf_plan *plans[4] = {NULL};
   const char *names[4] = {NULL};
   rf_trace *trace = NULL;
-  if (!record) return RAFTER_OK;
+  /* a rank without a folder writes nothing, unless all ranks join their traces */
+  if (!record || (!*journal->folder && !rf_clock_began())) return RAFTER_OK;
   if (passes > 4) passes = 4;
   for (int i = 0; i < passes; i++) {
     plans[i] = pass[i].plan;

@@ -40,43 +40,42 @@ static void hash_attributes(hasher *h, const rf_op *op) {
   hash_bytes(h, op->attr.accumulate, sizeof op->attr.accumulate);
 }
 
-static bool is_elsewhere(const rf_plan *plan, int t) {
-  return rf_tensor_is_elsewhere(rf_plan_content(plan, t), &plan->graph->mesh);
+/* Every rank computes the digest of each stage, but describes other stages in its own only. So
+ * these descriptions do not count: number[t] is the number of tensors before t that do. NULL: no
+ * rank's own plan, so all tensors count. */
+static int *number_tensors(const rf_plan *plan) {
+  if (!plan->options.own_stage) return NULL;
+  int *number = rf_pool_raw(plan->graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *number);
+  number[0] = 0;
+  for (int t = 0; t < plan->tensor_count; t++)
+    number[t + 1] = number[t] + !rf_tensor_is_elsewhere(rf_plan_content(plan, t), &plan->graph->mesh);
+  return number;
 }
 
-/* Every rank computes the digest of each stage, but describes other stages in its own only. So
- * these descriptions do not count in the numbers of tensors. */
-static void hash_tensors(hasher *h, const rf_plan *plan, const int *tensor, int count) {
-  if (!plan->options.own_stage) {
-    hash_bytes(h, tensor, (size_t)count * sizeof *tensor);
-    return;
-  }
-  for (int i = 0; i < count; i++) {
-    int64_t number = tensor[i];
-    for (int t = 0; t < tensor[i]; t++) number -= is_elsewhere(plan, t);
-    hash_int(h, number);
-  }
+static void hash_tensors(hasher *h, const int *number, const int *tensor, int count) {
+  if (!number) hash_bytes(h, tensor, (size_t)count * sizeof *tensor);
+  for (int i = 0; number && i < count; i++) hash_int(h, tensor[i] < 0 ? tensor[i] : number[tensor[i]]);
 }
 
 void rf_plan_digest(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
-  int64_t tensors = 0;
+  const int *number = number_tensors(plan);
   hasher *h = &(hasher){.state = XXH3_createState()};
   if (!h->state) return;
   XXH3_64bits_reset(h->state);
-  for (int t = 0; t < plan->tensor_count; t++) tensors += !is_elsewhere(plan, t);
   hash_text(h, plan->options.backend->name);
   hash_text(h, graph->model.init);
-  const int64_t whole[] = {graph->accumulate,      graph->rows,       graph->seq,
-                           plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
-                           plan->persistent_bytes, plan->arena_bytes, tensors,
-                           graph->op_count};
+  const int64_t whole[] = {
+      graph->accumulate,      graph->rows,       graph->seq,
+      plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
+      plan->persistent_bytes, plan->arena_bytes, number ? number[plan->tensor_count] : plan->tensor_count,
+      graph->op_count};
   hash_bytes(h, whole, sizeof whole);
   hash_float(h, (double)graph->model.dropout);
   hash_bytes(h, graph->model.rope_divisor, (size_t)graph->model.rope_divisors * sizeof(float));
   for (int t = 0; t < plan->tensor_count; t++) {
     const rf_tensor *tensor = rf_plan_content(plan, t);
-    if (is_elsewhere(plan, t)) continue;
+    if (number && number[t + 1] == number[t]) continue;
     hash_text(h, tensor->name);
     hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 |
                     tensor->persistent << 2 | tensor->input << 1 | tensor->output);
@@ -98,8 +97,8 @@ void rf_plan_digest(rf_plan *plan) {
     hash_int(h, op->section);
     hash_attributes(h, op);
     if (plan->op[i].blocks.kc) hash_bytes(h, &plan->op[i].blocks, sizeof plan->op[i].blocks);
-    hash_tensors(h, plan, op->input, op->input_count);
-    hash_tensors(h, plan, op->output, op->output_count);
+    hash_tensors(h, number, op->input, op->input_count);
+    hash_tensors(h, number, op->output, op->output_count);
   }
   hash_gathered(h);
   snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(h->state));

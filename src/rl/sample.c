@@ -99,6 +99,10 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
   return status;
 }
 
+/* Why the ranks stop sampling. */
+enum { SIGNAL = 1, LATE = 2 };
+static bool is_late(uint32_t flags) { return flags == LATE; }
+
 static bool stepped(void *self, int tokens) {
   sampling *s = self;
   const rf_rl_settings *settings = &s->rl->settings;
@@ -108,11 +112,10 @@ static bool stepped(void *self, int tokens) {
   s->waited += rf_now_seconds() - began;
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   if (s->status != RAFTER_OK || !rf_replies_busy(s->rl->generator)) return s->status == RAFTER_OK;
-  enum { SIGNAL = 1, LATE = 2 };
   bool late = s->rl->ends_at > 0 && rf_now_seconds() > s->rl->ends_at;
   uint32_t flags = (rf_flag_is_set(settings->train.progress.stop) ? SIGNAL : 0) | (late ? LATE : 0);
   s->status = rf_replies_agree(s->rl->generator, &flags, &s->why); /* all ranks stop together */
-  s->rl->late = flags & LATE;
+  s->rl->late = is_late(flags);
   return s->status == RAFTER_OK && !flags;
 }
 
@@ -141,6 +144,8 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   const rf_reply_loop loop = {.self = s, .ended = ended, .stepped = stepped, .everywhere = true};
   double began = rf_now_seconds(), waited = s->waited;
   RF_TRY(rf_replies_run(rl->generator, &loop, &s->stopped, error));
+  /* a copy of the model that had ended its answers learns the reason here */
+  if (s->stopped && rf_replies_said(rl->generator)) rl->late = is_late(rf_replies_said(rl->generator));
   double sampled = rf_now_seconds();
   report->sample_seconds += sampled - began - (s->waited - waited);
   rf_status status = s->status;

@@ -36,8 +36,8 @@ typedef struct desk {
   bool ended;      /* the last report was received, or sent */
   bool closed;     /* the last word was sent, or received */
   unsigned char *data;
-  double sent;   /* time of the last word or report */
-  uint32_t told; /* flags in it */
+  double sent;         /* time of the last word or report */
+  uint32_t sent_flags; /* flags in it */
 } desk;
 
 struct rf_copies {
@@ -142,7 +142,7 @@ void rf_copies_begin(rf_copies *c) {
     desk *at = &c->desk[d];
     at->report = (report){.totals = at->report.totals};
     at->has_report = at->ended = at->closed = false;
-    at->told = 0;
+    at->sent_flags = 0;
     at->sent = rf_now_seconds();
     at->in = (rf_link_letter){.rank = at->rank};
     at->out = (rf_link_letter){.rank = at->rank, .out = true};
@@ -153,7 +153,12 @@ rf_status rf_copies_add(rf_copies *c, const void *data, int64_t bytes, rf_error 
   int64_t wanted = c->bytes + (int64_t)sizeof bytes + bytes;
   if (wanted > c->room) {
     int64_t room = 2 * wanted;
-    unsigned char *grown = wanted <= RF_LINK_BYTES ? realloc(c->results, (size_t)room) : NULL;
+    if (wanted > RF_LINK_BYTES)
+      return RF_FAIL(error, RAFTER_FAILED, "lower --top-logprobs, or --batch",
+                     "a copy of the model has too many results that wait for rank 0 (expected at most %d "
+                     "bytes, got %lld)",
+                     RF_LINK_BYTES, (long long)wanted);
+    unsigned char *grown = realloc(c->results, (size_t)room);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for the answers of a copy");
     c->results = grown;
     c->room = room;
@@ -173,6 +178,11 @@ rf_copies_totals rf_copies_others(const rf_copies *c) {
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
+static rf_status malformed(const desk *at, rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, "run the same rafter on every machine",
+                 "rank %d sent a report that is malformed", at->rank);
+}
+
 /* Gives the results of a body to the caller. */
 static rf_status take_body(desk *at, rf_copies_take *take, void *self, rf_error *error) {
   int64_t done = 0, bytes, size = at->report.bytes;
@@ -180,9 +190,7 @@ static rf_status take_body(desk *at, rf_copies_take *take, void *self, rf_error 
     if (size - done < (int64_t)sizeof bytes) bytes = -1;
     else memcpy(&bytes, at->data + done, sizeof bytes);
     done += (int64_t)sizeof bytes;
-    if (bytes < 0 || bytes > size - done)
-      return RF_FAIL(error, RAFTER_FAILED, "run the same rafter on every machine",
-                     "rank %d sent a report that is malformed", at->rank);
+    if (bytes < 0 || bytes > size - done) return malformed(at, error);
     RF_TRY(take(self, at->data + done, bytes, error));
     done += bytes;
   }
@@ -198,6 +206,7 @@ static rf_status name_rank(const rf_copies *c, const desk *at, rf_error *error) 
 /* A head has come. Its body follows, if there is one. */
 static rf_status begin_body(rf_copies *c, desk *at, rf_error *error) {
   at->report = at->coming;
+  if (at->report.bytes < 0 || at->report.bytes > RF_LINK_BYTES) return malformed(at, error);
   c->heard |= at->report.flags;
   if (at->report.error.status != RAFTER_OK) return name_rank(c, at, error);
   if (!at->report.bytes) return RAFTER_OK;
@@ -234,10 +243,10 @@ static rf_status tell(rf_copies *c, desk *at, word now, rf_error *error) {
     if (!done) return RAFTER_OK;
     at->closed = at->word.last;
   }
-  if (at->closed || !(now.last || now.flags != at->told || rf_now_seconds() - at->sent > EVERY))
+  if (at->closed || !(now.last || now.flags != at->sent_flags || rf_now_seconds() - at->sent > EVERY))
     return RAFTER_OK;
   at->word = now;
-  at->told = now.flags;
+  at->sent_flags = now.flags;
   at->sent = rf_now_seconds();
   return rf_link_begin_letter(c->link, &at->out, &at->word, sizeof at->word, error);
 }
@@ -280,7 +289,7 @@ static rf_status send_report(rf_copies *c, desk *at, const rf_copies_state *stat
   if (at->out.open) RF_TRY(rf_link_arrived(c->link, &at->out, &done, error));
   if (done && at->body.open) RF_TRY(rf_link_arrived(c->link, &at->body, &done, error));
   if (!done || at->ended) return RAFTER_OK;
-  if (!c->bytes && !state->done && c->said == at->told && rf_now_seconds() - at->sent < EVERY)
+  if (!c->bytes && !state->done && c->said == at->sent_flags && rf_now_seconds() - at->sent < EVERY)
     return RAFTER_OK;
   at->report = (report){.bytes = c->bytes,
                         .flags = c->said,
@@ -288,7 +297,7 @@ static rf_status send_report(rf_copies *c, desk *at, const rf_copies_state *stat
                         .complete = state->complete,
                         .totals = state->totals};
   at->ended = state->done;
-  at->told = c->said;
+  at->sent_flags = c->said;
   at->sent = rf_now_seconds();
   RF_TRY(rf_link_begin_letter(c->link, &at->out, &at->report, sizeof at->report, error));
   if (!c->bytes) return RAFTER_OK;

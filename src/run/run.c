@@ -48,7 +48,7 @@ struct rf_run {
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
 
-/* Of the tensor's slot for a microbatch. */
+/* Offset of the tensor's slot for a microbatch. */
 static int64_t slot_of(const rf_plan *plan, int tensor, int micro) {
   const rf_tensor *t = &plan->graph->tensor[tensor];
   return offset_of(plan, tensor) + (t->slots > 1 ? micro % t->slots * rf_slot_bytes(t) : 0);
@@ -176,7 +176,8 @@ static bool is_known(const rf_plan *plan, int tensor) {
 }
 
 /* The KV cache and logits are not checked, because unused pages and rows contain no numbers. Keys
- * and values are checked as outputs of other ops, and logits by their log-sum. */
+ * and values are checked as outputs of other ops, and logits by their log-sum, which finds NaN and
+ * infinity, but not single values of minus infinity. */
 static bool may_be_unused(const rf_tensor *t) {
   return t->class == RF_CLASS_KV || (t->class == RF_CLASS_LOGITS && t->rank == 2);
 }
@@ -208,7 +209,8 @@ static rf_status check_probe(const rf_bound_plan *b, int op, const rf_run_inputs
     double f64;
     float f32;
   } value;
-  RF_TRY(rf_memory_read(b->run->memory, slot_of(b->plan, tensor, inputs->micro) + at * size, &value, size, error));
+  RF_TRY(rf_memory_read(b->run->memory, slot_of(b->plan, tensor, inputs->micro) + at * size, &value, size,
+                        error));
   if (is_finite(dtype, &value, 0)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, finite_hint(b->plan),
                  "%s produced a number that is not finite (step %lld)", o->name, (long long)inputs->step);

@@ -305,9 +305,9 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros.
- * The product leaves out indices of -1 at the end of the list. Their logits are not written: with
- * 64 slots and a vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
+/* head_logits gathers the chosen rows of x, then runs one product. An index of -1 before the last
+ * row that is wanted gives zeros. Indices of -1 after it write no logits: with 64 slots and a
+ * vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

@@ -53,8 +53,8 @@ bool rf_link_wait(rf_link *link, int group);
 
 /* Messages that stay in flight while others are exchanged. Each has a number below `count`.
  * Messages of one channel, from one rank to another, arrive in the order in which both ranks post
- * them. rf_link_post begins message `number`, which is not in flight. rf_link_finish waits until it
- * is done. rf_link_poll gives the library the chance to move them, and does not wait. */
+ * them. rf_link_post_message begins message `number`, which is not in flight. rf_link_finish waits
+ * until it is done. rf_link_poll gives the library the chance to move them, and does not wait. */
 rf_status rf_link_reserve(rf_link *link, int count, rf_error *error);
 typedef struct rf_link_post {
   int rank, channel;
