@@ -80,6 +80,16 @@ case_generate() {
 }
 
 # With fewer prompts than copies, the samples of a prompt are shared.
+# Only rank 0 has a run folder and a trace.
+case_traced() {
+  each 2 data=2 "${ANSWERS[@]}" --trace steps=1..2 --out traced-NAME || return
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    [ -s "traced-$LIBRARY/trace.bin" ] || fail "$LIBRARY: rank 0 has no trace"
+  done
+  [ "$(find . -name run.json | wc -l)" = ${#LIBRARIES[@]} ] || fail "run folders: $(find . -name run.json)"
+  [ ! -e /trace.bin ] || fail 'a rank wrote its trace into /'
+}
+
 case_samples() {
   local one=("$RAFTER" generate "$TINY" "${ONE[@]}" --max-tokens 9 --prompt 'the man ')
   status 0 "${one[@]}" --samples 7 --output one.jsonl || return
