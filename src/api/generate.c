@@ -109,7 +109,9 @@ static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *er
   rf_status status = RAFTER_OK;
   if (rf_options_is_set(o, "input") || rf_options_is_set(o, "tokens") || (given && !asked)) return RAFTER_OK;
   char *text = sink->input ? sink->input(sink->self, asked, MAX, &bytes) : NULL;
+  char *own = text;
   RF_GO(rf_ranks_text(o, &text, &bytes, error));
+  if (text != own) free(own);
   if (bytes && bytes <= MAX && text[bytes - 1] == '\n') bytes--;
   if (!text)
     status =

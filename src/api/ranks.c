@@ -60,11 +60,7 @@ rf_status rf_ranks_mesh(rf_options *o, const rafter_sink *sink, rf_error *error)
 static rf_status share_text(rf_link *link, char **text, size_t *bytes, rf_error *error) {
   int64_t size = *text ? (int64_t)*bytes : -1;
   RF_TRY(rf_link_share(link, &size, sizeof size, error));
-  if (link->rank > 0) {
-    free(*text);
-    *text = NULL;
-  }
-  if (link->rank > 0 && size >= 0) {
+  if (link->rank > 0 && size >= 0) { /* the caller frees its own text */
     *text = calloc((size_t)size + 1, 1);
     if (!*text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for the input of rank 0");
     *bytes = (size_t)size;
