@@ -78,19 +78,15 @@ static int64_t first_row_of(const rf_graph *graph, const rf_op *op, const int32_
 }
 
 static void *slot_address(const interpreter *in, int tensor, int micro) {
-  const rf_tensor *t = &in->graph->tensor[tensor];
-  return in->address[tensor] ? (char *)in->address[tensor] + micro % t->slots * rf_slot_bytes(t) : NULL;
+  if (tensor == RF_NONE || !in->address[tensor]) return NULL;
+  return (char *)in->address[tensor] + rf_slot_at(&in->graph->tensor[tensor], micro);
 }
 
 /* Gives a call the slots of a microbatch. */
 static void take_slots(const interpreter *in, rf_call *call, int micro) {
   const rf_op *op = call->op;
-  for (int k = 0; k < op->input_count; k++)
-    if (op->input[k] >= 0 && in->graph->tensor[op->input[k]].slots > 1)
-      call->in[k] = slot_address(in, op->input[k], micro);
-  for (int k = 0; k < op->output_count; k++)
-    if (op->output[k] >= 0 && in->graph->tensor[op->output[k]].slots > 1)
-      call->out[k] = slot_address(in, op->output[k], micro);
+  for (int k = 0; k < op->input_count; k++) call->in[k] = slot_address(in, op->input[k], micro);
+  for (int k = 0; k < op->output_count; k++) call->out[k] = slot_address(in, op->output[k], micro);
 }
 
 /* Runs the ops of a section; half >= 0: only those of one pass. */

@@ -14,27 +14,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool given(const rf_options *options, const char *name) {
-  return rf_options_knows(options, name) && rf_options_given(options, name);
-}
-
 static bool is(const rf_options *options, const char *name, const char *text) {
   return !strcmp(rf_options_text_or(options, name, "?"), text);
-}
-
-static bool on_local(const rf_options *options) {
-  return !strcmp(rf_options_text_or(options, "on", "local"), "local");
 }
 
 static int choice_or(const rf_options *options, const char *name, int otherwise) {
   return rf_options_knows(options, name) ? rf_options_choice(options, name) : otherwise;
 }
 
-static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
-
 /* Refuses a dtype that has no kernel, except in `rafter plan`. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
-  if (plans(options)) return RAFTER_OK;
+  if (rf_job_plans(options)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts the memory and time of the job",
                  "--%s %s can only be planned: no kernel computes in this type", option,
                  rf_options_text(options, option));
@@ -79,10 +69,10 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
  * training step raises it to a multiple of --microbatch or --accumulate too. */
 static int64_t batch_of(const rf_options *options, rf_settings *s) {
   const rf_build_options *build = &s->plan.build;
-  const bool train = build->job == RF_JOB_TRAIN, micro = train && given(options, "microbatch"),
-             accumulate = train && given(options, "accumulate");
+  const bool train = build->job == RF_JOB_TRAIN, micro = train && rf_job_given(options, "microbatch"),
+             accumulate = train && rf_job_given(options, "accumulate");
   int64_t batch = rf_options_int_or(options, "batch", 1), share = rf_mesh_copies(&build->mesh);
-  if (given(options, "batch")) return batch;
+  if (rf_job_given(options, "batch")) return batch;
   if (micro && accumulate)
     return rf_options_int(options, "microbatch") * rf_options_int(options, "accumulate");
   s->batch_for = rf_mesh_chips(&build->mesh) > 1 ? "this mesh" : micro ? "--microbatch" : "--accumulate";
@@ -103,7 +93,8 @@ static bool packs_answers(const rf_options *options) {
 /* Computes microbatch or accumulate from the others: batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_build_options *build,
                                rf_error *error) {
-  bool micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
+  bool micro_given = rf_job_given(options, "microbatch"),
+       accumulate_given = rf_job_given(options, "accumulate");
   int64_t micro = rf_options_int_or(options, "microbatch", 0),
           accumulate = rf_options_int_or(options, "accumulate", 0);
   if (!micro && !accumulate) accumulate = 1;
@@ -135,14 +126,15 @@ static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_buil
 /* A plan for an accelerator's data sheet must not depend on the cores and the instruction set of
  * the machine that computes the plan. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
-  return plans(options) && machine->kind != RF_MACHINE_CPU &&
+  return rf_job_plans(options) && machine->kind != RF_MACHINE_CPU &&
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
   /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
-  plan->build.plain = plan->build.sampled = given(options, "compile") || given(options, "stablehlo");
+  plan->build.plain = plan->build.sampled =
+      rf_job_given(options, "compile") || rf_job_given(options, "stablehlo");
   plan->gathers_ahead = plan->build.plain && machine->kind == RF_MACHINE_TPU;
   if (plans_by_sheet(options, machine)) {
     plan->isa = RF_ISA_BASE;
@@ -173,13 +165,14 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
 /* Without --seq, `rafter plan` uses a length that people train and serve with: many models take
  * contexts that are far longer. Commands that run a model use its longest sequence. */
 static int64_t default_seq(const rf_options *options, const rf_model *model) {
-  return plans(options) && model->max_seq > RF_PLAN_SEQ ? RF_PLAN_SEQ : model->max_seq;
+  return rf_job_plans(options) && model->max_seq > RF_PLAN_SEQ ? RF_PLAN_SEQ : model->max_seq;
 }
 
 /* Without --dtype, `rafter plan` uses bf16 on accelerators, whose f32 products are slow. */
 static rf_dtype resolve_dtype(const rf_options *options, const rf_machine *machine) {
-  if (given(options, "dtype")) return is(options, "dtype", "bf16") ? RF_BF16 : RF_F32;
-  return plans(options) && machine->kind != RF_MACHINE_CPU && machine->flops[RF_BF16] > 0 ? RF_BF16 : RF_F32;
+  if (rf_job_given(options, "dtype")) return is(options, "dtype", "bf16") ? RF_BF16 : RF_F32;
+  return rf_job_plans(options) && machine->kind != RF_MACHINE_CPU && machine->flops[RF_BF16] > 0 ? RF_BF16
+                                                                                                 : RF_F32;
 }
 
 static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build,
@@ -194,145 +187,6 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
                    "a microbatch has too many tokens (expected at most %d, got %lld)", INT32_MAX / 2,
                    (long long)(build->microbatch * build->seq));
   return RAFTER_OK;
-}
-
-/* Checks --capacity, which limits the rows per expert if experts are sharded. A resumed run has the
- * default (1) among its recorded options. */
-static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
-                                rf_error *error) {
-  bool recorded = given(options, "capacity") && rf_options_source(options, "capacity") != RF_OPTION_GIVEN;
-  if (!given(options, "capacity") || (recorded && rf_options_float(options, "capacity") == 1))
-    return RAFTER_OK;
-  if (model->experts == 0)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "leave --capacity out, or plan a model with experts, such as mixtral-8x7b",
-                   "%s has no experts (--capacity: expected no value, got %g)", model->name,
-                   rf_options_float(options, "capacity"));
-  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || given(options, "fit")) return RAFTER_OK;
-  return RF_FAIL(
-      error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
-      "--capacity needs experts that are sharded over chips (expected --mesh expert=N, got --capacity %g)",
-      rf_options_float(options, "capacity"));
-}
-
-/* The largest number of these chips that can share one copy of the model along tensor. */
-static int default_tensor(const rf_model *model, int chips) {
-  const int64_t heads = model->heads, kv = model->kv_heads,
-                width = model->experts > 0 ? rf_model_expert_ff(model) : model->ff;
-  int tensor = chips;
-  while (tensor > 1 && (chips % tensor || heads % tensor || (kv % tensor && tensor % kv) || width % tensor))
-    tensor--;
-  return tensor;
-}
-
-/* Refuses axes that no backend runs, or that the backend does not run. */
-static rf_status check_axes(const rf_mesh *mesh, bool ranks, rf_error *error) {
-  char text[160];
-  if (rf_mesh_extent(mesh, RF_AXIS_SLICE) > 1)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "use the axis data; `rafter plan` predicts memory and time of this mesh",
-                   "the axis slice can be planned but not run (--mesh: got %s)", rf_mesh_text(mesh, text));
-  int64_t stages = rf_mesh_extent(mesh, RF_AXIS_PIPELINE);
-  if (stages > 1 && !ranks)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "use other axes, or --backend cpu and one process for each chip (docs/many-machines.md)",
-                   "this backend does not run pipeline stages (--mesh: got %s)", rf_mesh_text(mesh, text));
-  if (stages > RF_MAX_RUN_STAGES)
-    return RF_FAIL(error, RAFTER_INVALID, "use fewer stages; `rafter plan` plans more",
-                   "too many pipeline stages to run (--mesh pipeline: expected at most %d, got %lld)",
-                   RF_MAX_RUN_STAGES, (long long)stages);
-  return RAFTER_OK;
-}
-
-/* Refuses meshes that can only be planned, except in `rafter plan`. */
-static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_plan_options *plan,
-                            rf_error *error) {
-  char text[160];
-  const rf_backend *backend = plan->backend;
-  if (plans(options)) return RAFTER_OK;
-  if (rf_backend_has_ranks(backend) && !rf_runs_on_ranks(options) && rf_mesh_chips(mesh) > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out",
-                   "rafter %s runs on one chip (--mesh: expected one chip, got %s)",
-                   rf_options_command(options), rf_mesh_text(mesh, text));
-  if (rf_backend_has_ranks(backend)) RF_TRY(rf_ranks_check(mesh, plan->device.hosts.hosts, error));
-  if (rf_backend_has_ranks(backend) && rf_mesh_chips(mesh) > 1 &&
-      strcmp(rf_options_text_or(options, "speculate", "none"), "none"))
-    return RF_FAIL(
-        error, RAFTER_INVALID, "leave --speculate out",
-        "the number of drafts depends on the clock of a process, so the chips of a mesh cannot draft "
-        "(--speculate: expected none, got %s)",
-        rf_options_text(options, "speculate"));
-  if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
-  if (!backend->many_chips)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "run without --mesh, or with --backend xla and a plugin of several devices",
-        "several chips can be planned but not run with --backend %s (--mesh: expected one chip, got %s)",
-        backend->name, rf_mesh_text(mesh, text));
-  return check_axes(mesh, rf_backend_has_ranks(backend), error);
-}
-
-/* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
- * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot
- * be sharded over all chips along tensor, the chips hold several copies of the model (data). A chip
- * of two devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
-static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_error *error) {
-  const rf_model *model = &s->model;
-  rf_machine *machine = &s->machine;
-  rf_build_options *build = &s->plan.build;
-  rf_mesh *mesh = &build->mesh;
-  int zero = (int)rf_options_int_or(options, "zero", -1);
-  bool many = machine->shape_rank > 0 || machine->slices > 1;
-  RF_TRY(rf_mesh_parse(rf_options_text_or(options, "mesh", ""), zero, mesh, error));
-  if (!given(options, "mesh") && many) {
-    int slices = machine->slices > 1 ? machine->slices : 1,
-        devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
-    mesh->of[RF_AXIS_SLICE] = slices;
-    int each = machine->chips / slices * devices;
-    if (build->job == RF_JOB_TRAIN) mesh->of[RF_AXIS_FSDP] = each;
-    else {
-      mesh->of[RF_AXIS_TENSOR] = default_tensor(model, each);
-      mesh->of[RF_AXIS_DATA] = each / mesh->of[RF_AXIS_TENSOR];
-    }
-  }
-  if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
-  RF_TRY(check_capacity(options, model, mesh, error));
-  mesh->capacity = (float)rf_options_float_or(options, "capacity", 1);
-  RF_TRY(rf_pipeline_parse(rf_options_text_or(options, "pipeline", "1f1b"), mesh, error));
-  if (mesh->schedule != RF_PIPELINE_1F1B && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
-    return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
-                   "--pipeline %s needs pipeline stages (expected --mesh pipeline=P)",
-                   rf_options_text_or(options, "pipeline", ""));
-  if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
-    return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
-                   "there is no axis to shard %s over (--zero %d: expected --mesh fsdp=N or data=N)",
-                   zero > 2 ? "weights" : "gradients", zero);
-  int64_t chips = rf_mesh_chips(mesh);
-  RF_TRY(check_runs(options, mesh, &s->plan, error));
-  if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
-    RF_TRY(rf_ranks_machine(&s->plan, on_local(options), chips, machine, error));
-  rf_ranks_choose_stage(&s->plan);
-  /* a plan for measured ranks, made outside of them, has the threads of such a rank */
-  if (chips > 1 && machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
-    s->plan.threads = machine->threads;
-  /* no kernel shares packed matrices between chips */
-  build->plain |= rf_backend_has_ranks(s->plan.backend) && chips > 1;
-  if (mesh->pinned && machine->devices_per_chip != 2)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "leave @d2d out, or choose a machine with two devices per chip, such as tpu-v7x",
-                   "a chip of %s is one device, so it has no link between devices (--mesh: expected no @d2d)",
-                   machine->name);
-  if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
-  if (mesh->pinned && !machine->by_device && chips == machine->chips)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "count devices instead of chips: double an axis of --mesh",
-        "with @d2d, --mesh counts devices instead of chips (expected %lld devices for %s, got %lld)",
-        2 * (long long)machine->chips, machine->name, (long long)chips);
-  if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID,
-                 "make the product of the axes of --mesh equal to the chips of --on, for example --on "
-                 "tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
-                 "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)",
-                 machine->chips, machine->name, (long long)chips);
 }
 
 /* Resolves --offload. The machine must have a host, and the job must have the named tensors. */
@@ -438,7 +292,7 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
   rf_build_options *build = &s->plan.build;
   rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
   if (build->job == RF_JOB_TRAIN && s->model.lora.rank == 0)
-    return !given(options, "weights") || as == RF_WEIGHTS_FILE
+    return !rf_job_given(options, "weights") || as == RF_WEIGHTS_FILE
                ? RAFTER_OK
                : RF_FAIL(error, RAFTER_INVALID,
                          "leave --weights out, or add --lora, which freezes the weights",
@@ -465,7 +319,8 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
   build->eps = (float)rf_options_float_or(options, "eps", 1e-8);
   build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)decay;
   build->clip = (float)rf_options_float_or(options, "clip", 0);
-  if (build->optimizer == RF_ADAMW || !given(options, "weight-decay") || !(decay > 0)) return RAFTER_OK;
+  if (build->optimizer == RF_ADAMW || !rf_job_given(options, "weight-decay") || !(decay > 0))
+    return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw",
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
@@ -482,7 +337,7 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload or --program out",
                    "--offload cannot be planned for a JAX program (--program %s)",
                    rf_program_name(plan->program.program));
-  if (!given(options, "returns") || (score && !ours)) return RAFTER_OK;
+  if (!rf_job_given(options, "returns") || (score && !ours)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID,
                  score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
                        : "add --job score --program jax-scan, or leave --returns out",
@@ -494,7 +349,7 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
 static rf_status find_machine(const rf_options *options, rf_machine *machine, rf_error *error) {
   const char *on = rf_options_text_or(options, "on", "local");
   rf_isa isa;
-  if (!on_local(options)) return rf_machine_find(on, machine, error);
+  if (!rf_job_is_local(options)) return rf_machine_find(on, machine, error);
   RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &isa, error));
   return rf_machine_find_at(on, isa, machine, error);
 }
@@ -508,12 +363,12 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
                    "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-    if (given(options, texts[i]) && is(options, texts[i], ""))
+    if (rf_job_given(options, texts[i]) && is(options, texts[i], ""))
       return RF_FAIL(error, RAFTER_INVALID, "leave the option out, or give it a value", "--%s is empty",
                      texts[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(find_machine(options, &s->machine, error));
-  if (given(options, "price"))
+  if (rf_job_given(options, "price"))
     RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   s->plan.machine = &s->machine;
   return resolve_backend(options, &s->machine, &s->plan, error);
@@ -523,12 +378,12 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
  * plan for another machine is for another program. BYTES of --fit are the user's own limit. */
 static rf_status resolve_budget(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_plan_options *plan = &s->plan;
-  const bool limit = given(options, "fit") && !rf_options_bare(options, "fit");
-  s->fit = given(options, "fit");
-  if (given(options, "margin") && !s->fit)
+  const bool limit = rf_job_given(options, "fit") && !rf_options_bare(options, "fit");
+  s->fit = rf_job_given(options, "fit");
+  if (rf_job_given(options, "margin") && !s->fit)
     return RF_FAIL(error, RAFTER_INVALID, "add --fit, or leave --margin out",
                    "--margin needs --fit, whose search it limits");
-  if (given(options, "latency") && !s->fit)
+  if (rf_job_given(options, "latency") && !s->fit)
     return RF_FAIL(error, RAFTER_INVALID, "add --fit, or leave --latency out",
                    "--latency needs --fit, whose search it limits");
   plan->budget_bytes = limit ? rf_options_int(options, "fit") : 0;
@@ -549,7 +404,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_where(options, s, error));
   build->job = train ? RF_JOB_TRAIN : score ? RF_JOB_SCORE : RF_JOB_GENERATE;
   build->accumulate = 1;
-  RF_TRY(resolve_mesh(options, s, error));
+  RF_TRY(rf_job_resolve_mesh(options, s, error));
   if (build->job == RF_JOB_GENERATE) RF_TRY(resolve_slots(options, s, error));
   build->microbatch = batch_of(options, s);
   if (train) RF_TRY(resolve_batch(options, build->microbatch, build, error));
@@ -574,13 +429,14 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                                                 rf_backend_has_ranks(plan->backend) ? RF_COLLECTIVES_NONE
                                                                                     : RF_COLLECTIVES_CORE);
   RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
-  s->seq_default = plans(options) && !given(options, "seq");
-  s->dtype_default = plans(options) && !given(options, "dtype");
+  s->seq_default = rf_job_plans(options) && !rf_job_given(options, "seq");
+  s->dtype_default = rf_job_plans(options) && !rf_job_given(options, "dtype");
   RF_TRY(resolve_budget(options, s, error));
-  s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
-                          .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
-                          .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
-                          .dtype = !given(options, "dtype")};
+  s->vary = (rf_fit_vary){.remat = !rf_job_given(options, "remat"),
+                          .mesh = train && s->machine.chips > 1 && !rf_job_given(options, "mesh"),
+                          .microbatch =
+                              !rf_job_given(options, "microbatch") && !rf_job_given(options, "accumulate"),
+                          .dtype = !rf_job_given(options, "dtype")};
   return RAFTER_OK;
 }
 
@@ -602,10 +458,10 @@ static rf_status drafter_options(const rf_options *options, rf_options **out, rf
   RF_TRY(rf_run_weights(rf_drafter_given(options), folder, error));
   RF_TRY(rf_options_set(*out, "MODEL", folder, error));
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-    if (given(options, texts[i]))
+    if (rf_job_given(options, texts[i]))
       RF_TRY(rf_options_set(*out, texts[i], rf_options_text(options, texts[i]), error));
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-    if (!given(options, numbers[i])) continue;
+    if (!rf_job_given(options, numbers[i])) continue;
     snprintf(number, sizeof number, "%lld", (long long)rf_options_int(options, numbers[i]));
     RF_TRY(rf_options_set(*out, numbers[i], number, error));
   }

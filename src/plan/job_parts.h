@@ -4,6 +4,26 @@
 
 #include "plan/job.h"
 
+#include <string.h>
+
+static inline bool rf_job_given(const rf_options *options, const char *name) {
+  return rf_options_knows(options, name) && rf_options_given(options, name);
+}
+static inline bool rf_job_is_local(const rf_options *options) {
+  return !strcmp(rf_options_text_or(options, "on", "local"), "local");
+}
+static inline bool rf_job_plans(const rf_options *options) {
+  return !strcmp(rf_options_command(options), "plan");
+}
+
+/* ---- job_mesh.c ---- */
+
+/* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
+ * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot
+ * be sharded over all chips along tensor, the chips hold several copies of the model (data). A chip
+ * of two devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
+rf_status rf_job_resolve_mesh(const rf_options *options, rf_settings *settings, rf_error *error);
+
 /* ---- job_ranks.c ---- */
 
 /* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks

@@ -152,7 +152,7 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
                                  const rf_tensor *tensor) {
   /* Between the forward and backward pass of a microbatch, other microbatches run and must not
    * overwrite the tensor, unless the stage has one run of layers and one microbatch in flight. */
-  bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
+  bool held = rf_slots_are_held(tensor, &graph->mesh);
   if (rf_tensor_is_elsewhere(tensor, &graph->mesh)) return (rf_flow_tensor){0};
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
                           .persistent = tensor->persistent,

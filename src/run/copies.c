@@ -1,7 +1,7 @@
 /* copies.c - see copies.h. Rank 0 has a desk for each other copy, and the first rank of each other
- * copy has a desk for rank 0. A report is a head and, if there are results, a body. A word is what
- * rank 0 says. Both are sent at least once a second, so that the other end knows that all is
- * well. */
+ * copy has a desk for rank 0. The copy sends reports: a head and, if there are results, a body. Rank
+ * 0 sends words. Without news, both are sent every second. So an end that hears nothing for a long
+ * time knows that the other one is lost. */
 #include "run/copies.h"
 
 #include "backend/mpi/link.h"

@@ -50,8 +50,7 @@ static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[
 
 /* Offset of the tensor's slot for a microbatch. */
 static int64_t slot_of(const rf_plan *plan, int tensor, int micro) {
-  const rf_tensor *t = &plan->graph->tensor[tensor];
-  return offset_of(plan, tensor) + (t->slots > 1 ? micro % t->slots * rf_slot_bytes(t) : 0);
+  return offset_of(plan, tensor) + rf_slot_at(&plan->graph->tensor[tensor], micro);
 }
 
 static rf_probe probe_of(const rf_op *op) {

@@ -90,13 +90,13 @@ const rf_rank_waits *rf_waits_of_ranks(int *ranks, double *seconds) {
 static double error_squared(const rf_rank_steps *s) { return s->squares / (s->count - 1) / s->count; }
 
 int rf_waits_slowest(const rf_rank_waits *waits, int ranks, double *excess, double *noise) {
-  enum { LEAST_STEPS = 3, ERRORS = 4 };
+  enum { MIN_STEPS = 3, ERRORS = 4 };
   const double part = 0.01;
   int slowest = 0;
   double others = 0, squared = 0;
   *excess = *noise = 0;
   for (int r = 0; r < ranks; r++) {
-    if (waits[r].steps.count < LEAST_STEPS) return -1;
+    if (waits[r].steps.count < MIN_STEPS) return -1;
     if (waits[r].steps.mean > waits[slowest].steps.mean) slowest = r;
   }
   if (ranks < 2) return -1;

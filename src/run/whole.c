@@ -362,7 +362,6 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, int mi
                         rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor];
   if (is_elsewhere(w->plan, tensor)) return RAFTER_OK;
-  int64_t slot = mine->slots > 1 ? micro % mine->slots * rf_slot_bytes(mine) : 0;
   for (int chip = w->first; chip < w->first + w->local; chip++) {
     staged s = {w->room, (unsigned char *)(uintptr_t)from, rf_dtype_bytes(mine->dtype), false};
     if (is_list_of_starts(w, tensor)) take_starts(w, tensor, chip, from);
@@ -370,7 +369,7 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, int mi
       RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
                              error));
     int64_t at = rf_memory_at(memory, chip - w->first, w->plan->tensor[tensor].offset);
-    RF_TRY(rf_memory_write(memory, at + slot, w->room, rf_tensor_bytes(mine), error));
+    RF_TRY(rf_memory_write(memory, at + rf_slot_at(mine, micro), w->room, rf_tensor_bytes(mine), error));
   }
   return RAFTER_OK;
 }

@@ -63,7 +63,7 @@ static passage passage_of(const rf_pipe_source *s, int o) {
   const rf_tensor *tensor = &s->graph->tensor[p.tensor];
   p.rank = rank_of_stage(s->graph, s->link->rank, op->attr.transfer.stage);
   p.parts = (int)rf_ceil_div(rf_tensor_bytes(tensor), RF_LINK_BYTES);
-  p.early = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&s->graph->mesh) > 1);
+  p.early = rf_slots_are_held(tensor, &s->graph->mesh);
   if (!p.out) p.last = last_half(s, p.tensor);
   return p;
 }
@@ -101,8 +101,7 @@ rf_status rf_pipe_open(const rf_pipe_source *source, rf_pipe **out, rf_error *er
     *p = passage_of(source, o);
     p->number = numbers;
     /* each slot can have messages in flight */
-    int32_t slots = graph->tensor[p->tensor].slots;
-    numbers += p->parts * (p->early && slots > 1 ? slots : 1);
+    numbers += p->parts * (p->early ? rf_slots_of(&graph->tensor[p->tensor]) : 1);
   }
   number_channels(pipe);
   return rf_link_reserve(source->link, numbers, error);
@@ -117,20 +116,18 @@ void rf_pipe_close(rf_pipe *pipe) {
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static int slot_of(const rf_pipe *pipe, const passage *p, int micro) {
-  int32_t slots = pipe->source.graph->tensor[p->tensor].slots;
-  return slots > 1 ? micro % slots : 0;
+static const rf_tensor *tensor_of(const rf_pipe *pipe, const passage *p) {
+  return &pipe->source.graph->tensor[p->tensor];
 }
 
 /* Number of the first message of a microbatch. A stage sends one tensor of a passage at a time. */
 static int number_of(const rf_pipe *pipe, const passage *p, int micro) {
-  return p->number + (p->early && !p->out ? slot_of(pipe, p, micro) * p->parts : 0);
+  return p->number + (p->early && !p->out ? micro % rf_slots_of(tensor_of(pipe, p)) * p->parts : 0);
 }
 
 static void post(const rf_pipe *pipe, const passage *p, int micro) {
-  const rf_tensor *tensor = &pipe->source.graph->tensor[p->tensor];
-  int64_t bytes = rf_tensor_bytes(tensor);
-  char *data = (char *)pipe->source.address[p->tensor] + slot_of(pipe, p, micro) * rf_slot_bytes(tensor);
+  int64_t bytes = rf_tensor_bytes(tensor_of(pipe, p));
+  char *data = (char *)pipe->source.address[p->tensor] + rf_slot_at(tensor_of(pipe, p), micro);
   for (int i = 0; i < p->parts; i++) {
     int64_t at = (int64_t)i * RF_LINK_BYTES, left = bytes - at;
     const rf_link_post message = {.rank = p->rank,
@@ -150,9 +147,8 @@ static void finish(const rf_pipe *pipe, const passage *p, int micro) {
 void rf_pipe_begin(rf_pipe *pipe) {
   for (int i = 0; i < pipe->passages; i++) {
     passage *p = &pipe->passage[i];
-    int32_t slots = pipe->source.graph->tensor[p->tensor].slots;
     p->posted = 0;
-    while (!p->out && p->early && p->posted < (slots > 1 ? slots : 1)) post(pipe, p, p->posted++);
+    while (!p->out && p->early && p->posted < rf_slots_of(tensor_of(pipe, p))) post(pipe, p, p->posted++);
   }
 }
 

@@ -51,9 +51,14 @@ void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */
 void rf_pass_slots(rf_graph *graph);
 
-/* Bytes from one slot of a tensor to the next. */
-static inline int64_t rf_slot_bytes(const rf_tensor *tensor) {
-  return rf_round_up(rf_tensor_bytes(tensor), 64);
+static inline int rf_slots_of(const rf_tensor *tensor) { return tensor->slots > 1 ? tensor->slots : 1; }
+/* Byte in a tensor at which the slot of a microbatch begins. */
+static inline int64_t rf_slot_at(const rf_tensor *tensor, int micro) {
+  return micro % rf_slots_of(tensor) * rf_round_up(rf_tensor_bytes(tensor), 64);
+}
+/* True if no other tensor uses the bytes of the slots between the passes of a microbatch. */
+static inline bool rf_slots_are_held(const rf_tensor *tensor, const rf_mesh *mesh) {
+  return tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(mesh) > 1);
 }
 enum { RF_MAX_RUN_STAGES = 64 }; /* of a pipeline that runs */
 static inline bool rf_tensor_is_elsewhere(const rf_tensor *tensor, const rf_mesh *mesh) {

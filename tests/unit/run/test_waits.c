@@ -123,6 +123,7 @@ enum { STEPS = 12, DELAY_NS = 40000000 };
 /* Seconds of the planted cause. On busy cores, other ranks may learn late that an exchange has begun,
  * which counts as a slow rank. */
 #define PLANTED (0.5e-9 * STEPS * DELAY_NS)
+#define WAITED (0.9e-9 * STEPS * DELAY_NS) /* for both causes together */
 
 static rf_link *ranks_link;
 static const char *plant; /* "slow", "network" or "even" */
@@ -166,6 +167,8 @@ static void check_trace(const rf_trace *trace) {
   if (ranks_link->rank == last) return;
   if (!strcmp(plant, "slow")) assert_true(gaps_of(trace, RF_GAP_SLOW_RANK, last) > PLANTED);
   if (!strcmp(plant, "network")) assert_true(gaps_of(trace, RF_GAP_NETWORK, last) > PLANTED);
+  double waited = gaps_of(trace, RF_GAP_SLOW_RANK, -1) + gaps_of(trace, RF_GAP_NETWORK, -1);
+  if (strcmp(plant, "even")) assert_true(waited > WAITED);
   for (int s = 0; s < trace->steps; s++) { /* all time has a cause */
     const rf_traced_step *step = &trace->step[s];
     double all = 1e-9 * (double)(step->end - step->begin), sum = step->work + step->phases;
@@ -198,6 +201,7 @@ static void test_planted_delays(void **state) {
     for (int r = 0; r < last; r++) { /* seconds of the other ranks, by cause */
       if (!strcmp(plant, "slow")) assert_true(waits[r].late > PLANTED);
       if (!strcmp(plant, "network")) assert_true(waits[r].network > PLANTED);
+      if (strcmp(plant, "even")) assert_true(waits[r].late + waits[r].network > WAITED);
       double all = waits[r].work + waits[r].late + waits[r].network + waits[r].between;
       assert_true(waits[r].work > 0 && all > 0);
       if (strcmp(plant, "even")) assert_true(all < 3 * seconds && seconds < 3 * all);
