@@ -169,19 +169,27 @@ static rf_val products(rf_hlo *h, const rf_pages *p, rf_val q, rf_val k) {
   return rf_hlo_add(h, rf_hlo_slice(h, both, 2, 0, queries), rf_hlo_slice(h, both, 2, queries, 2 * queries));
 }
 
-/* state: maximum (b,K,M), sum (b,K,M), weighted sum of values (b,K,M,W) */
-static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]) {
+/* Scores (b,K,M,S) of the queries and keys of a step. */
+static rf_val scores(rf_hlo *h, const rf_pages *p, const step *of, rf_val k) {
   const rf_attr_attention *attr = &p->op->attr.attention;
-  rf_val k, v;
-  fetch_both(h, p, of, &k, &v);
   rf_val s = rf_hlo_multiply_c(h, scaled(h, p, of, 0, products(h, p, of->q, k)), (double)attr->scale);
   s = rf_emit_softcap(h, s, attr->softcap);
-  if (attr->softmax == RF_BF16) s = rf_hlo_round_bf16(h, s);
+  return attr->softmax == RF_BF16 ? rf_hlo_round_bf16(h, s) : s;
+}
+
+/* Whether each query sees each key, for scores s (b,K,M,S). */
+static rf_val visible(rf_hlo *h, const step *of, rf_val s) {
   rf_val key = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 3, s.rank, s.dim), of->key);
   rf_val first = rf_hlo_broadcast(h, of->first, (const int[]){0, 2}, s.rank, s.dim),
          last = rf_hlo_broadcast(h, of->last, (const int[]){0, 2}, s.rank, s.dim);
-  rf_val see =
-      rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_GE, key, first), rf_hlo_compare(h, RF_HLO_LE, key, last));
+  return rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_GE, key, first), rf_hlo_compare(h, RF_HLO_LE, key, last));
+}
+
+/* state: maximum (b,K,M), sum (b,K,M), weighted sum of values (b,K,M,W) */
+static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]) {
+  rf_val k, v;
+  fetch_both(h, p, of, &k, &v);
+  rf_val s = scores(h, p, of, k), see = visible(h, of, s);
   rf_val masked = rf_hlo_select(h, see, s, rf_hlo_scalar(h, RF_HLO_F32, MASKED));
   rf_val most = rf_hlo_maximum(h, state[0], rf_hlo_reduce(h, RF_HLO_MAX, masked, 3));
   rf_val e = rf_hlo_exponential(h, rf_hlo_subtract(h, s, along(h, most, s))),
@@ -193,6 +201,23 @@ static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]
   state[0] = most;
   state[1] = rf_hlo_add(h, rf_hlo_multiply(h, state[1], shrink), sum);
   state[2] = rf_hlo_add(h, rf_hlo_multiply(h, state[2], along(h, shrink, o)), o);
+}
+
+/* All keys in one step: out[0] is the softmax's weighted sum of values (b,K,M,W), out[1] the
+ * log-sum (b,K,M). The weights are divided by their sum before they are rounded, because compilers
+ * for GPUs compute such a softmax in one kernel. Rows of idle slots have no key that is visible:
+ * their values are 0. */
+static void attend_once(rf_hlo *h, const rf_pages *p, const step *of, rf_val out[2]) {
+  rf_val k, v;
+  fetch_both(h, p, of, &k, &v);
+  rf_val s = scores(h, p, of, k), see = visible(h, of, s);
+  s = rf_hlo_select(h, see, s, rf_hlo_scalar(h, RF_HLO_F32, MASKED));
+  rf_val most = rf_hlo_reduce(h, RF_HLO_MAX, s, 3);
+  rf_val e = rf_hlo_exponential(h, rf_hlo_subtract(h, s, along(h, most, s)));
+  rf_val sum = rf_hlo_reduce(h, RF_HLO_SUM, e, 3);
+  rf_val weight = scaled(h, p, of, 1, rf_hlo_divide(h, e, along(h, sum, s)));
+  out[0] = product(h, rf_hlo_convert(h, weight, v.type), v, false);
+  out[1] = rf_hlo_add(h, most, rf_hlo_log(h, sum));
 }
 
 /* Columns of the page table that a row can need. */
@@ -254,6 +279,20 @@ static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf
       .end = r.last};
   attend(h, p, &s, state);
   rf_hlo_loop_end(h, &loop, state);
+}
+
+/* The same in one step, if one chip has all keys: out[0] (n,K,g,W), out[1] (n,K,g). */
+static void attend_rows_once(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val out[2]) {
+  rf_hlo *h = e->h;
+  reach r = reach_of(e, p);
+  int64_t group = q.dim[2];
+  const step all = {.q = q,
+                    .pages = rf_hlo_rows(h, table_of(e, p, run), rf_hlo_maximum_c(h, r.slot, 0)),
+                    .key = i32(h, 0),
+                    .first = many(h, r.first, group),
+                    .last = many(h, r.last, group),
+                    .end = r.last};
+  attend_once(h, p, &all, out);
 }
 
 /* ---- several rows per slot ------------------------------------------------------------------- */
@@ -400,28 +439,38 @@ static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
+/* The result of a state of (n,heads) and (n,heads,W): out[0] (n,heads,W), out[1] (n,heads). */
+static void finish(rf_hlo *h, const rf_val state[3], rf_val out[2]) {
+  rf_val some = rf_hlo_compare_c(h, RF_HLO_GT, state[1], 0), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
+  const int64_t *dim = state[2].dim;
+  rf_val sum = rf_hlo_broadcast(h, state[1], (const int[]){0, 1}, 3, dim),
+         any = rf_hlo_broadcast(h, some, (const int[]){0, 1}, 3, dim);
+  out[0] = rf_hlo_select(h, any, rf_hlo_divide(h, state[2], sum), zero);
+  out[1] = rf_hlo_add(h, state[0], rf_hlo_log(h, state[1]));
+}
+
 void rf_pages_attend(rf_emit *e, const rf_pages *p, rf_val q, rf_val *ctx, rf_val *lse) {
   rf_hlo *h = e->h;
-  rf_val table = rf_emit_in(e, p->op, p->table), state[3];
+  rf_val table = rf_emit_in(e, p->op, p->table), state[3], out[2];
   int64_t n = q.dim[0], heads = q.dim[1] * q.dim[2], group = q.dim[2], page = p->cache.dim[2],
           run = rf_ceil_div(e->target.known ? WIDE_STEP : STEP, page),
           columns = columns_seen(e, p, table.dim[1]);
   bool single = e->graph->rows <= table.dim[0];
   if (run > columns || (single && e->known.reach && n * columns * page <= ONE_STEP)) run = columns;
-  if (single) {
-    attend_rows(e, p, q, run, state);
+  if (single && run == columns && chips_of(p) == 1) {
+    attend_rows_once(e, p, q, run, out);
+    for (int i = 0; i < 2; i++) out[i] = from_chunks(h, out[i], n, group);
   } else {
     int64_t rows = rows_of_chunk(e, group);
-    attend_items(e, p, in_chunks(h, q, rows < n ? rows : n), group, run, state);
+    if (single) attend_rows(e, p, q, run, state);
+    else attend_items(e, p, in_chunks(h, q, rows < n ? rows : n), group, run, state);
+    for (int i = 0; i < 3; i++) state[i] = from_chunks(h, state[i], n, group);
+    for (int i = 0; i < 2; i++) state[i] = rf_hlo_reshape(h, state[i], RF_DIMS(n, heads));
+    finish(h, state, out);
   }
-  for (int i = 0; i < 3; i++) state[i] = from_chunks(h, state[i], n, group);
-  for (int i = 0; i < 2; i++) state[i] = rf_hlo_reshape(h, state[i], RF_DIMS(n, heads));
-  rf_val some = rf_hlo_compare_c(h, RF_HLO_GT, state[1], 0), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
-  rf_val sum = rf_hlo_broadcast(h, state[1], (const int[]){0, 1}, 3, state[2].dim);
-  rf_val any = rf_hlo_broadcast(h, some, (const int[]){0, 1}, 3, state[2].dim);
-  rf_val o = rf_hlo_select(h, any, rf_hlo_divide(h, state[2], sum), zero);
-  *ctx = rf_hlo_reshape(h, o, RF_DIMS(n, heads * p->value));
+  *ctx = rf_hlo_reshape(h, out[0], RF_DIMS(n, heads * p->value));
   rf_val idle = rf_hlo_compare_c(h, RF_HLO_LT, reach_of(e, p).slot, 0);
   idle = rf_hlo_broadcast(h, idle, (const int[]){0}, RF_DIMS(n, heads));
-  *lse = rf_hlo_select(h, idle, zero, rf_hlo_add(h, state[0], rf_hlo_log(h, state[1])));
+  *lse =
+      rf_hlo_select(h, idle, rf_hlo_scalar(h, RF_HLO_F32, 0), rf_hlo_reshape(h, out[1], RF_DIMS(n, heads)));
 }
