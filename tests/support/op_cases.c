@@ -462,7 +462,7 @@ static void build_head_score(op_harness *h, const op_case *of, const op_size *si
            OP_IDS(RF_WANTED, top ? RF_WANTED : RF_NONE, top ? RF_WANTED : RF_NONE), &attr);
 }
 
-/* Every row has another rule. With OP_CLIP, all logits are equal. */
+/* Every row has another rule. OP_CLIP: all logits are equal. OP_WEIGHT: no rule filters. */
 static void build_sample(op_harness *h, const op_case *of, const op_size *size) {
   static const float RULES[][RF_RULES] = {
       {0, 0, 1, 0, 0.5f},           {1, 0, 1, 0, 0.31f},      {0.7f, 3, 1, 0, 0.83f},
@@ -475,7 +475,13 @@ static void build_sample(op_harness *h, const op_case *of, const op_size *size) 
   float *rules = malloc((size_t)(rows * RF_RULES) * sizeof *rules);
   int32_t *barred = malloc((size_t)(rows * ends) * sizeof *barred);
   int64_t shift = of->flags & OP_IGNORED ? 5 : 0; /* small sizes have few rows: other rules */
-  for (int64_t r = 0; r < rows; r++) memcpy(rules + r * RF_RULES, RULES[(r + shift) % COUNT], sizeof *RULES);
+  for (int64_t r = 0; r < rows; r++) {
+    float *rule = rules + r * RF_RULES;
+    memcpy(rule, RULES[(r + shift) % COUNT], sizeof *RULES);
+    if (!(of->flags & OP_WEIGHT)) continue;
+    rule[RF_RULE_TOP_K] = rule[RF_RULE_MIN_P] = 0;
+    rule[RF_RULE_TOP_P] = 1;
+  }
   for (int64_t i = 0; i < rows * ends; i++)
     barred[i] = of->flags & OP_IGNORED && i % 2 ? (int32_t)(i % size->columns) : -1;
   int logits = op_tensor(h, "logits", RF_CLASS_LOGITS, h->wide, (op_fill){of->flags & OP_CLIP ? 0 : 2, 0.5},
@@ -800,6 +806,7 @@ const op_case OP_CASES[] = {
     {"sample", "plain", build_sample, SAMPLE_SIZES, 0},
     {"sample", "barred tokens", build_sample, SAMPLE_SIZES, OP_IGNORED},
     {"sample", "equal logits", build_sample, SAMPLE_SIZES, OP_CLIP},
+    {"sample", "unfiltered", build_sample, SAMPLE_SIZES, OP_WEIGHT},
     {"norm_sq", "plain", build_norm_sq, FLAT_SIZES, 0},
     {"norm_sq", "of three chips", build_norm_sq, FLAT_SIZES, OP_KEEP_U},
     {"norm_sq", "of six chips, columns of two", build_norm_sq, FLAT_SIZES, OP_KEEP_U | OP_IGNORED},

@@ -19,6 +19,8 @@ typedef struct rf_emit_target {
    * become two bf16 numbers and keep 16 bits, at twice the work. */
   bool one_bf16;
   bool narrow_bias;   /* adds a bias in bf16 to a product of bf16 */
+  bool two_rows;      /* multiplies two rows and a matrix much faster than one row */
+  bool joins_late;    /* moves concatenations into the operations that read them */
   int columns;        /* products are much faster with a multiple of this many columns; 0: any */
   int64_t head_bytes; /* logits of a chunk in f32, where larger chunks are faster; 0: small ones */
   const char *flags;  /* options that its compiler needs for the arithmetic of the formulas; NULL */
@@ -29,6 +31,7 @@ typedef struct rf_emit_target {
 typedef struct rf_emit_known {
   bool whole_rows; /* each row of a training batch is one segment */
   bool greedy;     /* `sample` draws no token */
+  bool unfiltered; /* no answer has top-k, top-p or min-p */
   int64_t reach;   /* all keys that a row sees in a cache are at positions below; 0: unknown */
 } rf_emit_known;
 

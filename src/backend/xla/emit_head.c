@@ -233,6 +233,8 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
     bytes = 64 << 20;
     int64_t gradient = 4 * c->of.width * vocab;
     if (e->target.head_bytes) bytes = e->target.head_bytes;
+    /* A chunk reads and writes the gradient: larger chunks for large gradients. */
+    if (e->target.head_bytes && adds && bytes < gradient) bytes = gradient;
     if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
     else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
   }

@@ -18,6 +18,15 @@ static rf_val bias_of(rf_emit *e, const rf_op *op, int64_t rows) {
   return rf_emit_across_rows(e, bias, rows);
 }
 
+/* x w. A compiler for GPUs writes all products of a single row and a matrix to memory before it adds
+ * them up. With two rows it multiplies in one kernel, which reads the matrix as fast. */
+static rf_val product_of(rf_emit *e, rf_val x, rf_val w, bool transpose, rf_hlo_type type) {
+  rf_hlo *h = e->h;
+  if (!e->target.two_rows || x.dim[0] != 1) return rf_emit_product(h, x, false, w, transpose, type);
+  rf_val two = rf_hlo_broadcast(h, x, (const int[]){0, 1}, RF_DIMS(2, x.dim[1]));
+  return rf_hlo_slice(h, rf_emit_product(h, two, false, w, transpose, type), 0, 0, 1);
+}
+
 static void emit_matmul(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   const rf_attr_matmul *attr = &op->attr.matmul;
@@ -30,7 +39,7 @@ static void emit_matmul(rf_emit *e, const rf_op *op) {
   bool narrow = e->target.narrow_bias && x.type == RF_HLO_BF16 && w.type == RF_HLO_BF16 &&
                 rf_has(rf_emit_in(e, op, 2)) && rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1;
   rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : narrow ? RF_HLO_BF16 : RF_HLO_F32;
-  rf_val u = rf_emit_product(h, x, false, w, attr->transpose, type);
+  rf_val u = product_of(e, x, w, attr->transpose, type);
   if (narrow) {
     rf_val bias = rf_hlo_convert(h, rf_emit_wide(e, op, 2), RF_HLO_BF16);
     u = rf_hlo_convert(h, rf_hlo_add(h, u, rf_emit_across_rows(e, bias, x.dim[0])), RF_HLO_F32);

@@ -81,7 +81,10 @@ static void gated_bwd(rf_emit *e, const rf_op *op, activation act) {
   rf_val part[2] = {rf_hlo_multiply(h, rf_hlo_multiply(h, dh, up), act.slope(h, gate)),
                     rf_hlo_multiply(h, dh, act.value(h, gate))};
   for (int i = 0; i < 2; i++) part[i] = rf_hlo_convert(h, part[i], type);
-  rf_emit_out(e, op, 0, rf_hlo_concatenate(h, 1, 2, part));
+  rf_val both = rf_hlo_concatenate(h, 1, 2, part);
+  /* Without a barrier, a compiler for GPUs writes both parts, and joins them again for each reader. */
+  if (e->target.joins_late) rf_hlo_barrier(h, &both, 1);
+  rf_emit_out(e, op, 0, both);
 }
 
 static void emit_swiglu(rf_emit *e, const rf_op *op) { gated(e, op, SILU); }

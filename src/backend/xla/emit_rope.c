@@ -79,7 +79,9 @@ static void emit_rope(rf_emit *e, const rf_op *op) {
   rf_val all[2] = {rf_hlo_concatenate(h, 2, parts, part)};
   all[0] = rf_hlo_reshape(h, all[0], RF_DIMS(rows, columns));
   if (columns < x.dim[1]) all[1] = rf_hlo_convert(h, rf_hlo_slice(h, x, 1, columns, x.dim[1]), type);
-  rf_emit_out(e, op, 0, rf_hlo_concatenate(h, 1, columns < x.dim[1] ? 2 : 1, all));
+  rf_val whole = rf_hlo_concatenate(h, 1, columns < x.dim[1] ? 2 : 1, all);
+  if (e->target.joins_late && attr->inverse) rf_hlo_barrier(h, &whole, 1); /* as in gated_bwd */
+  rf_emit_out(e, op, 0, whole);
 }
 
 const rf_emitter RF_EMIT_ROPE[] = {{&RF_OP_ROPE, emit_rope, NULL}, {0}};

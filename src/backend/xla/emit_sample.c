@@ -1,11 +1,12 @@
 /* emit_sample.c - the emitter of `sample`. No row is sorted: the token at which a sum over the
  * likeliest tokens reaches a target is found by bisection over the bits of a logit. Each of the 32
- * rounds is one pass over the row. */
+ * rounds is one pass over the row. Where loops are slow, a round finds four bits, and the rounds are
+ * written one after the other. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
 
-enum { LANES = 128, BITS = 32 };
+enum { LANES = 128, BITS = 32, DIGIT = 4, DIGITS = (1 << DIGIT) - 1 };
 
 /* Rows of logits as (R,C,LANES), so that sums run along C for all lanes at once. The last lanes of
  * an incomplete row have key 0 and weight 0. Other keys are larger than 0. */
@@ -14,6 +15,7 @@ typedef struct rows {
   rf_val weight; /* f32: exp((z - largest z) / temperature) */
   rf_val number; /* i32: the token */
   int64_t count, vocab;
+  bool unrolled; /* rounds of four bits instead of loops */
 } rows;
 
 /* A value (R) for every element of a row. */
@@ -31,15 +33,53 @@ static rf_val sum_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order ord
   return total(h, rf_hlo_select(h, in, v, rf_hlo_scalar(h, RF_HLO_F32, 0)));
 }
 
+/* Sums (R,DIGITS) of v over the elements whose `which` has the given order to bound (R,DIGITS). */
+static rf_val sums_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order order, rf_val bound, rf_val v) {
+  const int64_t *dim = r->key.dim, all[4] = {dim[0], DIGITS, dim[1], dim[2]};
+  rf_val in = rf_hlo_compare(h, order, rf_hlo_broadcast(h, which, (const int[]){0, 2, 3}, 4, all),
+                             rf_hlo_broadcast(h, bound, (const int[]){0, 1}, 4, all));
+  v = rf_hlo_select(h, in, rf_hlo_broadcast(h, v, (const int[]){0, 2, 3}, 4, all),
+                    rf_hlo_scalar(h, RF_HLO_F32, 0));
+  return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_reshape(h, v, RF_DIMS(dim[0], DIGITS, dim[1] * dim[2])), 2);
+}
+
+/* A vector (R) or the numbers 1 to DIGITS, as (R,DIGITS). */
+static rf_val for_digits(rf_hlo *h, rf_val v) {
+  return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], DIGITS));
+}
+static rf_val digits(rf_hlo *h, const rows *r) {
+  return rf_hlo_add_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, RF_DIMS(r->count, DIGITS)), 1);
+}
+
+/* How many of the flags (R,DIGITS) of a row are set, i32 (R). */
+static rf_val count_of(rf_hlo *h, rf_val flag) {
+  return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_convert(h, flag, RF_HLO_I32), 1);
+}
+
 /* Rounds of a loop: `rounds` if any row needs them, otherwise 0. */
 static rf_val rounds_if(rf_hlo *h, rf_val needed, int rounds) {
   rf_val many = rf_hlo_scalar(h, RF_HLO_I32, rounds), none = rf_hlo_scalar(h, RF_HLO_I32, 0);
   return rf_hlo_reduce_all(h, RF_HLO_MAX, rf_hlo_select(h, needed, many, none));
 }
 
+/* As key_at. The sums fall from digit to digit, so the digit is the number of sums that pass. */
+static rf_val key_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_val target) {
+  rf_val key = rf_hlo_full(h, RF_HLO_U32, 0, RF_DIMS(r->count));
+  for (int at = BITS - DIGIT; at >= 0; at -= DIGIT) {
+    rf_val place = rf_hlo_scalar_u64(h, RF_HLO_U32, (uint64_t)at),
+           digit = rf_hlo_bitcast(h, digits(h, r), RF_HLO_U32),
+           tried = rf_hlo_or(h, for_digits(h, key), rf_hlo_shift_left(h, digit, place)),
+           sum = sums_where(h, r, r->key, RF_HLO_GE, tried, v),
+           found = count_of(h, rf_hlo_compare(h, order, sum, for_digits(h, target)));
+    key = rf_hlo_or(h, key, rf_hlo_shift_left(h, rf_hlo_bitcast(h, found, RF_HLO_U32), place));
+  }
+  return key;
+}
+
 /* For each row, the largest key for which the sum of v over this key and larger ones is at least
  * (RF_HLO_GE) or more than (RF_HLO_GT) `target`. */
 static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_val target, rf_val needed) {
+  if (r->unrolled) return key_by_digits(h, r, v, order, target);
   rf_val key = rf_hlo_full(h, RF_HLO_U32, 0, RF_DIMS(r->count));
   rf_hlo_loop loop;
   rf_hlo_loop_begin_to(h, &loop, rounds_if(h, needed, BITS), &key, 1);
@@ -52,11 +92,26 @@ static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_
   return key;
 }
 
+/* As token_at. The sums rise from digit to digit. */
+static rf_val token_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_val target, int bits) {
+  rf_val token = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(r->count));
+  for (int at = (bits - 1) / DIGIT * DIGIT; at >= 0; at -= DIGIT) {
+    rf_val place = rf_hlo_scalar(h, RF_HLO_I32, at),
+           tried = rf_hlo_or(h, for_digits(h, token), rf_hlo_shift_left(h, digits(h, r), place)),
+           sum = sums_where(h, r, r->number, RF_HLO_LT, tried, v),
+           below = rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_LE, sum, for_digits(h, target)),
+                              rf_hlo_compare_c(h, RF_HLO_LT, tried, (double)r->vocab));
+    token = rf_hlo_or(h, token, rf_hlo_shift_left(h, count_of(h, below), place));
+  }
+  return token;
+}
+
 /* For each row, the token up to which the sum of v, in the order of tokens, exceeds `target`. */
 static rf_val token_at(rf_hlo *h, const rows *r, rf_val v, rf_val target, rf_val needed) {
   rf_val token = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(r->count));
   int bits = 1;
   while (1 << bits < r->vocab) bits++;
+  if (r->unrolled) return token_by_digits(h, r, v, target, bits);
   rf_hlo_loop loop;
   rf_hlo_loop_begin_to(h, &loop, rounds_if(h, needed, bits), &token, 1);
   rf_val place = rf_hlo_subtract(h, rf_hlo_scalar(h, RF_HLO_I32, bits - 1), loop.i),
@@ -185,11 +240,28 @@ static rf_val best_token(rf_hlo *h, const rows *r, rf_val z, rf_val most) {
   return rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_reduce(h, RF_HLO_MIN, token, 1), 1);
 }
 
+/* uniform * sum of v, but less than the sum, so that a token of weight 0 is never drawn. The sum is
+ * taken as the partial sums are, because rounding depends on the order. */
+static rf_val target_of(rf_hlo *h, const rows *r, rf_val rules, rf_val v) {
+  rf_val sum = total(h, v);
+  if (r->unrolled) {
+    rf_val end = rf_hlo_full(h, RF_HLO_I32, (double)r->vocab, RF_DIMS(r->count, DIGITS));
+    sum = rf_hlo_slice(h, sums_where(h, r, r->number, RF_HLO_LT, end, v), 1, 0, 1);
+    sum = rf_hlo_reshape(h, sum, RF_DIMS(r->count));
+  }
+  rf_val target = rf_hlo_multiply(h, rule(h, rules, RF_RULE_UNIFORM), sum);
+  return rf_hlo_minimum(h, target, rf_hlo_multiply_c(h, sum, 1 - 0x1p-23));
+}
+
+/* The same as `draw` if no row has top-k, top-p or min-p. */
+static rf_val draw_from_all(rf_hlo *h, const rows *r, rf_val rules, rf_val sampled) {
+  return token_at(h, r, r->weight, target_of(h, r, rules, r->weight), sampled);
+}
+
 /* The drawn token of each row whose temperature is not 0. */
 static rf_val draw(rf_hlo *h, const rows *r, rf_val rules, rf_val sampled) {
   rf_val k = rule(h, rules, RF_RULE_TOP_K), p = rule(h, rules, RF_RULE_TOP_P),
-         least = rule(h, rules, RF_RULE_MIN_P), uniform = rule(h, rules, RF_RULE_UNIFORM),
-         all = rf_hlo_scalar(h, RF_HLO_F32, (double)r->vocab);
+         least = rule(h, rules, RF_RULE_MIN_P), all = rf_hlo_scalar(h, RF_HLO_F32, (double)r->vocab);
   rf_val by_k = rf_hlo_and(h, is_more(h, k, 0), rf_hlo_compare(h, RF_HLO_LT, k, all)),
          by_p = rf_hlo_compare_c(h, RF_HLO_LT, p, 1), by_min = is_more(h, least, 0),
          filtered = rf_hlo_and(h, sampled, rf_hlo_or(h, by_k, rf_hlo_or(h, by_p, by_min)));
@@ -197,10 +269,8 @@ static rf_val draw(rf_hlo *h, const rows *r, rf_val rules, rf_val sampled) {
   by_p = rf_hlo_and(h, by_p, sampled);
   rf_val kept = keep_k(h, r, rf_hlo_select(h, by_k, k, all), by_k);
   kept = keep_min(h, r, keep_p(h, r, kept, p, by_p), least);
-  /* The target stays below the sum, so that a token of weight 0 is never drawn. */
-  rf_val sum = total(h, kept),
-         target = rf_hlo_minimum(h, rf_hlo_multiply(h, uniform, sum), rf_hlo_multiply_c(h, sum, 1 - 0x1p-23));
-  rf_val key, which, one = rf_hlo_full_like(h, r->weight, 1), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
+  rf_val target = target_of(h, r, rules, kept), key, which, one = rf_hlo_full_like(h, r->weight, 1),
+         zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
   draw_ordered(h, r, kept, target, filtered, &key, &which);
   rf_val equal = rf_hlo_compare(h, RF_HLO_EQ, r->key, everywhere(h, r, key)),
          ordered = everywhere(h, r, filtered),
@@ -212,7 +282,8 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val logits = rf_emit_wide(e, op, 0), lse = rf_emit_wide(e, op, 1), rules = rf_emit_wide(e, op, 2),
          z = in_lanes(h, without_barred(h, logits, rf_emit_in(e, op, 3)));
-  rows r = {.key = keys_of(h, z), .count = logits.dim[0], .vocab = logits.dim[1]};
+  rows r = {
+      .key = keys_of(h, z), .count = logits.dim[0], .vocab = logits.dim[1], .unrolled = e->target.known};
   rf_val chunk = rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, z.rank, z.dim), LANES);
   r.number = rf_hlo_add(h, chunk, rf_hlo_iota(h, RF_HLO_I32, 2, z.rank, z.dim));
   /* keys of the lanes that fill up a row */
@@ -227,7 +298,8 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
     temperature = rf_hlo_select(h, sampled, temperature, rf_hlo_scalar(h, RF_HLO_F32, 1));
     r.weight = rf_hlo_exponential(h, rf_hlo_divide(h, rf_hlo_subtract(h, z, everywhere(h, &r, finite)),
                                                    everywhere(h, &r, temperature)));
-    chosen = rf_hlo_select(h, sampled, draw(h, &r, rules, sampled), chosen);
+    rf_val drawn = e->known.unfiltered ? draw_from_all(h, &r, rules, sampled) : draw(h, &r, rules, sampled);
+    chosen = rf_hlo_select(h, sampled, drawn, chosen);
   }
   rf_val pair[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(r.count, 1)),
                     rf_hlo_reshape(h, chosen, RF_DIMS(r.count, 1))},

@@ -19,6 +19,8 @@ rf_emit_target rf_emit_target_of(const char *platform) {
                             .known = true,
                             .one_bf16 = true,
                             .narrow_bias = true,
+                            .two_rows = true,
+                            .joins_late = true,
                             .columns = 64,
                             .head_bytes = (int64_t)512 << 20,
                             /* otherwise activations stay f32 in memory */

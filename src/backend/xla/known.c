@@ -58,6 +58,15 @@ static bool are_greedy(const float *rules, int64_t count) {
   return true;
 }
 
+static bool are_unfiltered(const float *rules, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    const float *rule = rules + i * RF_RULES;
+    bool filtered = rule[RF_RULE_TOP_K] > 0 || rule[RF_RULE_TOP_P] < 1 || rule[RF_RULE_MIN_P] > 0;
+    if (rule[RF_RULE_TEMPERATURE] > 0 && filtered) return false;
+  }
+  return true;
+}
+
 rf_emit_known rf_known_of(const rf_graph *graph, const rf_known_values *of) {
   rf_emit_known known = {0};
   const void *const *data = of->data;
@@ -71,11 +80,15 @@ rf_emit_known rf_known_of(const rf_graph *graph, const rf_known_values *of) {
   }
   if (data[RF_KNOWN_SLOTS] && data[RF_KNOWN_POSITIONS])
     known.reach = reach_of(data[RF_KNOWN_SLOTS], data[RF_KNOWN_POSITIONS], of->rows);
-  if (data[RF_KNOWN_RULES])
-    known.greedy = are_greedy(data[RF_KNOWN_RULES], of->bytes[RF_KNOWN_RULES] / (4 * RF_RULES));
+  if (data[RF_KNOWN_RULES]) {
+    int64_t count = of->bytes[RF_KNOWN_RULES] / (4 * RF_RULES);
+    known.greedy = are_greedy(data[RF_KNOWN_RULES], count);
+    known.unfiltered = !known.greedy && are_unfiltered(data[RF_KNOWN_RULES], count);
+  }
   return known;
 }
 
 bool rf_known_equal(const rf_emit_known *a, const rf_emit_known *b) {
-  return a->whole_rows == b->whole_rows && a->greedy == b->greedy && a->reach == b->reach;
+  return a->whole_rows == b->whole_rows && a->greedy == b->greedy && a->unfiltered == b->unfiltered &&
+         a->reach == b->reach;
 }

@@ -84,6 +84,21 @@ static void test_one_sampled_row_is_not_greedy(void **state) {
   assert_false(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).greedy);
 }
 
+/* Filters of answers that draw no token do not count. */
+static void test_one_filtered_row_is_not_unfiltered(void **state) {
+  (void)state;
+  float rules[2][RF_RULES] = {{1, 0, 1, 0, 0.5F}, {0, 5, 0.5F, 0.1F, 0}};
+  assert_true(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).unfiltered);
+  for (int rule = RF_RULE_TOP_K; rule <= RF_RULE_MIN_P; rule++) {
+    float usual = rules[0][rule];
+    rules[0][rule] = rules[1][rule];
+    assert_false(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).unfiltered);
+    rules[0][rule] = usual;
+  }
+  rules[0][RF_RULE_TEMPERATURE] = 0;
+  assert_false(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).unfiltered); /* greedy */
+}
+
 /* The program that training compiles first is the one for usual batches. */
 static void test_usual_batches_have_the_usual_program(void **state) {
   (void)state;
@@ -103,6 +118,7 @@ int main(void) {
       cmocka_unit_test(test_inputs_that_differ_are_not_known),
       cmocka_unit_test(test_reach_is_a_bound_of_used_rows),
       cmocka_unit_test(test_one_sampled_row_is_not_greedy),
+      cmocka_unit_test(test_one_filtered_row_is_not_unfiltered),
       cmocka_unit_test(test_usual_batches_have_the_usual_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

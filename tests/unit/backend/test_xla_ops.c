@@ -144,13 +144,19 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const
   op_harness_free(h);
 }
 
-/* The form for GPUs: padded vocabularies, one rounding of the logits' gradient, bias in bf16, and
- * one step over all pages. cuDNN's attention runs on GPUs alone. */
+/* The form for GPUs: padded vocabularies, one rounding of the logits' gradient, bias in bf16, two
+ * rows instead of one, rounds of sampling without loops, and one step over all pages. cuDNN's
+ * attention runs on GPUs alone. */
 static void try_form_for_gpus(const op_case *of, const op_size *size, rf_dtype dtype) {
-  rf_kind kind = rf_op_find(of->op)->kind;
-  if (dtype != RF_BF16 || (kind != RF_KIND_HEAD && kind != RF_KIND_MATMUL && kind != RF_KIND_ATTENTION))
-    return;
+  static const uint8_t SAME[] = {RF_KIND_EMBED, RF_KIND_NORM, RF_KIND_EXPERTS, RF_KIND_OPTIMIZER,
+                                 RF_KIND_EXCHANGE};
+  const rf_op_def *def = rf_op_find(of->op);
+  bool samples = def == &RF_OP_SAMPLE;
+  if (dtype != RF_BF16 && !samples) return;
+  for (size_t i = 0; i < sizeof SAME; i++)
+    if ((uint8_t)def->kind == SAME[i]) return;
   rf_emit_options options = {.target = rf_emit_target_of("cuda"), .known.reach = 512};
+  options.known.unfiltered = samples && of->flags & OP_WEIGHT;
   options.target.cudnn = false;
   try_op(of, size, dtype, &options);
 }
