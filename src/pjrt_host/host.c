@@ -83,8 +83,17 @@ void host_destroy(const host *h, int slot, void *object) {
   if (object) HOST_CALL(h, slot, &args, "destroy", &unused);
 }
 
+/* Waits for a short time without sleeping. */
+static void spin(const host *h, void *event) {
+  host_fault unused;
+  pjrt_is_ready args = {.object = event};
+  int64_t end = rf_wire_now_ns() + h->spin_ns;
+  while (HOST_CALL(h, PJRT_EVENT_IS_READY, &args, "", &unused) && !args.ready && rf_wire_now_ns() < end) {}
+}
+
 bool host_await(const host *h, void *event, const char *what, host_fault *fault) {
   pjrt_on_object args = {.object = event};
+  if (h->spin_ns) spin(h, event);
   bool done = HOST_CALL(h, PJRT_EVENT_AWAIT, &args, what, fault);
   host_destroy(h, PJRT_EVENT_DESTROY, event);
   return done;

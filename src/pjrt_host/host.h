@@ -66,6 +66,7 @@ typedef struct host {
   host_table buffers, programs;
   host_shared shared[RF_WIRE_SHARED];
   host_peers peers;
+  int64_t spin_ns; /* rf_wire_spin_ns */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */

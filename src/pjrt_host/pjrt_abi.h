@@ -30,6 +30,7 @@ enum {
   PJRT_PLUGIN_INITIALIZE = 3,
   PJRT_PLUGIN_ATTRIBUTES = 4,
   PJRT_EVENT_DESTROY = 5,
+  PJRT_EVENT_IS_READY = 6,
   PJRT_EVENT_AWAIT = 8,
   PJRT_CLIENT_CREATE = 10,
   PJRT_CLIENT_DESTROY = 11,
@@ -96,6 +97,7 @@ enum { PJRT_ONLY_DURING_CALL = 0, PJRT_UNTIL_TRANSFER_COMPLETES = 1, PJRT_ZERO_C
 
 /* clang-format off */
 PJRT_STRUCT(pjrt_on_object, void *object;); /* destroys, awaits, initialize */
+PJRT_STRUCT(pjrt_is_ready, void *object; bool ready;);
 PJRT_STRUCT(pjrt_error_message, void *error; const char *text; size_t bytes;);
 PJRT_STRUCT(pjrt_number_of, void *object; int number;); /* error code, id of a device */
 PJRT_STRUCT(pjrt_size_of, void *object; size_t number;);

@@ -144,6 +144,7 @@ static bool serve_open(session *s, reply *out, host_fault *fault) {
     int32_t id[RF_WIRE_DEVICES];
   } facts;
   host_facts(s->h, &facts.facts);
+  s->h->spin_ns = rf_wire_spin_ns(facts.facts.platform);
   int devices = s->h->all ? s->h->devices * s->h->peers.hosts : s->h->devices;
   for (int i = 0; i < devices; i++)
     if (!host_device_id(s->h, s->h->all ? s->h->all[i] : s->h->device[i], &facts.id[i], fault)) return false;
@@ -300,6 +301,14 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_SEND] = serve_send,       [RF_WIRE_RECEIVE] = serve_receive,
 };
 
+/* Waits for the next request for a short time without sleeping, since decoding sends one at once. */
+static void await_next(const session *s) {
+  char first;
+  int64_t end = rf_wire_now_ns() + s->h->spin_ns;
+  while (rf_wire_now_ns() < end && recv(s->socket, &first, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+         errno == EAGAIN) {}
+}
+
 /* Reads one request. Returns false at the end of the socket, or if the head is not a head. */
 static bool read_request(session *s, rf_wire_head *head) {
   if (!read_all(s, (char *)head, sizeof *head)) return false;
@@ -318,17 +327,11 @@ static bool read_request(session *s, rf_wire_head *head) {
   return read_all(s, s->body, s->bytes);
 }
 
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 void host_serve(host *h, int socket, const char *plugin) {
   session s = {.h = h, .socket = socket, .plugin = plugin, .descriptor = -1};
   rf_wire_head head;
   while (read_request(&s, &head)) {
-    int64_t begin = now_ns();
+    int64_t begin = rf_wire_now_ns();
     host_fault fault = {0};
     reply out = {0};
     bool done;
@@ -341,13 +344,14 @@ void host_serve(host *h, int socket, const char *plugin) {
       out.data = fault.text;
       out.bytes = strlen(fault.text);
     }
-    rf_wire_answer answer = {RF_WIRE_MAGIC, done ? 0 : fault.code, out.bytes, now_ns() - begin};
+    rf_wire_answer answer = {RF_WIRE_MAGIC, done ? 0 : fault.code, out.bytes, rf_wire_now_ns() - begin};
     struct iovec part[2] = {{&answer, sizeof answer}, {(void *)out.data, out.bytes}};
     bool sent = send_all(socket, part, 2);
     free(out.owned);
     if (s.descriptor >= 0) close(s.descriptor);
     s.descriptor = -1;
     if (!sent || head.kind == RF_WIRE_CLOSE) break;
+    if (head.kind == RF_WIRE_EXECUTE) await_next(&s);
   }
   free(s.body);
 }

@@ -120,6 +120,7 @@ static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *setti
   if (facts.devices < 0 || bytes != sizeof facts + ids)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "open the plugin: the answer has the wrong size");
   copy_facts(&facts, &client->facts);
+  client->spin_ns = rf_wire_spin_ns(client->facts.platform);
   client->stores = facts.stores;
   client->device_id = rf_must(malloc(ids + 1));
   memcpy(client->device_id, (const char *)answer + sizeof facts, ids);

@@ -28,7 +28,8 @@ struct rf_xla_client {
   int32_t *device_id; /* (hosts * facts.devices) devices of all hosts, host by host */
   bool shared[RF_WIRE_SHARED];
   rf_xla_times times;
-  void *answer; /* body of the last answer */
+  int64_t spin_ns; /* rf_wire_spin_ns */
+  void *answer;    /* body of the last answer */
   size_t answer_room;
 };
 

@@ -5,6 +5,9 @@
 #define RF_XLA_WIRE_H
 
 #include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
   RF_WIRE_VERSION = 3, /* of this header */
@@ -40,6 +43,19 @@ typedef enum rf_wire_kind {
   RF_WIRE_CLOSE,   /* the child ends */
   RF_WIRE_KINDS
 } rf_wire_kind;
+
+static inline int64_t rf_wire_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* How long both processes wait for an execution without sleeping: waking up takes longer than the
+ * messages of a step. 0 if the processor itself computes, or has too few cores. */
+static inline int64_t rf_wire_spin_ns(const char *platform) {
+  enum { CORES = 4, SPIN_NS = 3000000 };
+  return strcmp(platform, "cpu") && sysconf(_SC_NPROCESSORS_ONLN) >= CORES ? SPIN_NS : 0;
+}
 
 typedef struct rf_wire_head {
   uint32_t magic, kind;

@@ -88,6 +88,13 @@ static void *nothing(void *p) {
   (void)p;
   return NULL;
 }
+
+/* Events are ready at the third question. */
+static void *is_ready(void *args) {
+  static int asked;
+  ((pjrt_is_ready *)args)->ready = ++asked % 3 == 0;
+  return NULL;
+}
 static void *attributes(void *p) {
   static const int64_t now[] = {1, 20, 0}, oldest[] = {0, 9, 0};
   static const pjrt_named list[] = {
@@ -396,6 +403,7 @@ __attribute__((visibility("default"))) const void *GetPjrtApi(void) {
                       [PJRT_PLUGIN_INITIALIZE] = nothing,
                       [PJRT_PLUGIN_ATTRIBUTES] = attributes,
                       [PJRT_EVENT_DESTROY] = free_object,
+                      [PJRT_EVENT_IS_READY] = is_ready,
                       [PJRT_EVENT_AWAIT] = nothing,
                       [PJRT_CLIENT_CREATE] = client_create,
                       [PJRT_CLIENT_DESTROY] = nothing,
