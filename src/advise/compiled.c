@@ -153,8 +153,24 @@ static void describe_ports(FILE *out, const rf_graph *g, const char *title, cons
   }
 }
 
+/* The facts of the inputs for which a program is right, and the compiler's options that it needs. */
+static void describe_limits(FILE *out, const rf_emit_options *options) {
+  const rf_emit_known *known = &options->known;
+  if (known->whole_rows) fprintf(out, "Each row of a batch must be one segment.\n");
+  if (known->greedy) fprintf(out, "The temperature of all answers must be 0.\n");
+  if (known->reach) fprintf(out, "All positions must be below %lld.\n", (long long)known->reach);
+  if (options->target.flags) fprintf(out, "Compile with %s.\n", options->target.flags);
+}
+
+/* For the accelerator of the plan, if its compiler is known: the program that runs there with usual
+ * inputs. Otherwise a program for all devices and inputs. */
 static rf_status write_program(const program *p, const char *folder, FILE *text, rf_error *error) {
-  const rf_emit_options options = {0};
+  rf_compiled_target target;
+  rf_emit_options options = {0};
+  if (rf_compiled_target_of(p->plan->options.machine, &target, NULL) == RAFTER_OK) {
+    options.target = rf_emit_target_of(target.platform);
+    options.known = rf_emit_usual(p->plan->graph, &options.target);
+  }
   char path[4400];
   rf_emitted module;
   RF_TRY(rf_emit_graph(p->plan->graph, &options, &module, error));
@@ -162,6 +178,7 @@ static rf_status write_program(const program *p, const char *folder, FILE *text,
   rf_status status = rf_file_write(path, module.text, module.bytes, error);
   fprintf(text, "\n## %s.mlir\n\nThe function `main` runs on %d device%s, one replica on each.\n", p->name,
           module.replicas, rf_plural(module.replicas));
+  describe_limits(text, &options);
   describe_ports(text, p->plan->graph, "argument", module.argument, module.arguments);
   describe_ports(text, p->plan->graph, "result", module.result, module.results);
   rf_emitted_free(&module);
