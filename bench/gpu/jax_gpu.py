@@ -150,12 +150,17 @@ start = time.perf_counter()
 if a.work == "train":
     state = (weights, jax.jit(adam.init)(weights))
     del weights
-    program = jax.jit(train_step, donate_argnums=0).lower(state, ids, ids).compile()
+    lowered = jax.jit(train_step, donate_argnums=0).lower(state, ids, ids)
 else:
     a.attention = "plain"  # cuDNN's attention has no use for one query
     cache = [tuple(jnp.zeros((a.batch, a.seq, kv, dim), act) for _ in range(2)) for _ in range(s["layers"])]
     state = (cache, ids[:, :1], jnp.int32(0))
-    program = jax.jit(decode_step, donate_argnums=1).lower(weights, state).compile()
+    lowered = jax.jit(decode_step, donate_argnums=1).lower(weights, state)
+if a.text:  # for hlo_times.py
+    with open(a.text, "w") as file:
+        file.write(lowered.as_text())
+    raise SystemExit
+program = lowered.compile()
 compiled = time.perf_counter() - start
 
 

@@ -41,6 +41,7 @@ def options(description):
     )
     p.add_argument("--attention", choices=["plain", "fused"], default="fused")
     p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--text", metavar="FILE", help="write JAX's program as StableHLO, and stop")
     return p.parse_args()
 
 
