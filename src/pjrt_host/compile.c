@@ -76,6 +76,13 @@ static bool add_program(host *h, void *loaded, rf_wire_program *out, host_fault 
   return true;
 }
 
+void host_free_program(const host *h, host_program *program) {
+  host_drop_kept(h, program);
+  host_destroy(h, PJRT_EXECUTABLE_DESTROY, program->executable);
+  host_destroy(h, PJRT_LOADED_DESTROY, program->loaded);
+  free(program);
+}
+
 static pjrt_program program_of(host_text text) {
   return (pjrt_program){.struct_size = sizeof(pjrt_program),
                         .code = (char *)text.data,

@@ -11,10 +11,10 @@ typedef struct execution {
   const rf_wire_staged *staged; /* (staged) */
   const rf_wire_wanted *wanted; /* (devices * results) */
   const uint8_t *donated;       /* (arguments) */
-  const host_program *program;
+  host_program *program;
   size_t arguments, results; /* of all devices */
   void **argument, **result; /* buffers */
-  void **temporary;          /* (staged) buffers that this execution made */
+  void **temporary;          /* (staged) buffers that this execution made and does not keep */
   void **event, **copied;    /* (devices), (results) */
   int64_t *kept;             /* (arguments) indices of arguments that are not donated */
   size_t kepts;
@@ -60,6 +60,45 @@ static bool find_arguments(execution *e, const host *h, host_fault *fault) {
   return true;
 }
 
+enum { KEPT_BYTES = 1 << 16 }; /* of one array */
+
+/* The place of an argument's array. NULL: it is not kept, because it is large or donated, or because
+ * its buffer may lie in shared memory. */
+static host_kept *kept_at(const execution *e, const host *h, const rf_wire_staged *staged) {
+  host_program *program = e->program;
+  int64_t bytes = host_shape_bytes(&staged->shape);
+  if (!h->apart || bytes > KEPT_BYTES || e->donated[(size_t)staged->index % e->head.arguments]) return NULL;
+  if (!program->kept) {
+    program->kept = calloc(e->arguments, sizeof *program->kept);
+    program->kepts = program->kept ? e->arguments : 0;
+  }
+  return (size_t)staged->index < program->kepts ? &program->kept[staged->index] : NULL;
+}
+
+static void drop(const host *h, host_kept *kept) {
+  host_destroy(h, PJRT_BUFFER_DESTROY, kept->buffer);
+  free(kept->data);
+  *kept = (host_kept){0};
+}
+
+void host_drop_kept(const host *h, host_program *program) {
+  for (size_t i = 0; i < program->kepts; i++) drop(h, &program->kept[i]);
+  free(program->kept);
+}
+
+/* Puts an array, or finds the one of the last execution with the same bytes. */
+static bool put_kept(const host *h, host_kept *kept, const rf_wire_staged *staged, int device,
+                     const char *data, host_fault *fault) {
+  int64_t bytes = host_shape_bytes(&staged->shape);
+  if (kept->buffer && kept->bytes == bytes && !memcmp(kept->data, data, (size_t)bytes)) return true;
+  drop(h, kept);
+  kept->data = malloc((size_t)bytes + 1);
+  if (!kept->data) return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
+  memcpy(kept->data, data, (size_t)bytes);
+  kept->bytes = bytes;
+  return host_put(h, device, &staged->shape, data, PJRT_ONLY_DURING_CALL, &kept->buffer, fault);
+}
+
 /* Makes buffers of the arrays in shared memory. A buffer may use this memory directly, since the
  * client waits for the answer. A donated buffer may become a result, so it gets a copy. */
 static bool put_arguments(execution *e, const host *h, host_fault *fault) {
@@ -70,6 +109,12 @@ static bool put_arguments(execution *e, const host *h, host_fault *fault) {
     const char *data = host_range(h, e->head.shared, staged->at, host_shape_bytes(&staged->shape), fault);
     if (!data) return false;
     size_t device = (size_t)staged->index / e->head.arguments, at = (size_t)staged->index % e->head.arguments;
+    host_kept *kept = kept_at(e, h, staged);
+    if (kept) {
+      if (!put_kept(h, kept, staged, (int)device, data, fault)) return false;
+      e->argument[staged->index] = kept->buffer;
+      continue;
+    }
     int semantics = e->donated[at] ? PJRT_ONLY_DURING_CALL : PJRT_ZERO_COPY;
     if (!host_put(h, (int)device, &staged->shape, data, semantics, &e->temporary[i], fault)) return false;
     e->argument[staged->index] = e->temporary[i];

@@ -34,9 +34,18 @@ int64_t host_table_add(host_table *table, void *object);
 void *host_table_find(const host_table *table, int64_t id); /* NULL: no such object */
 void *host_table_take(host_table *table, int64_t id);       /* finds and removes */
 
+/* A small array of the last execution, which the next one often has again. */
+typedef struct host_kept {
+  void *buffer; /* NULL: none */
+  char *data;   /* its bytes */
+  int64_t bytes;
+} host_kept;
+
 typedef struct host_program {
   void *loaded, *executable;
   int replicas, results;
+  host_kept *kept; /* (arguments of all devices); NULL: none yet */
+  size_t kepts;
   int order[]; /* (replicas) the device on which the replica runs */
 } host_program;
 
@@ -67,6 +76,7 @@ typedef struct host {
   host_shared shared[RF_WIRE_SHARED];
   host_peers peers;
   int64_t spin_ns; /* rf_wire_spin_ns */
+  bool apart;      /* devices have their own memory: buffers never lie in shared memory */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
@@ -117,6 +127,7 @@ bool host_compile_for(host *h, host_text program, host_text options, host_text t
                       rf_wire_program *out, host_fault *fault);
 bool host_load_program(host *h, host_text stored, rf_wire_program *out, host_fault *fault);
 /* `result` gets malloc'ed memory. */
+void host_free_program(const host *h, host_program *program);
 bool host_store_program(const host *h, int64_t program, char **result, size_t *bytes, host_fault *fault);
 bool host_optimized(const host *h, int64_t program, char **result, size_t *bytes, host_fault *fault);
 
@@ -129,7 +140,9 @@ bool host_put(const host *h, int device, const rf_wire_shape *shape, const char 
 /* Starts to copy an array in row-major order. The caller waits for *event. */
 bool host_get(const host *h, void *buffer, char *data, int64_t bytes, void **event, host_fault *fault);
 
-/* execute.c: `body` is the message. `result` (devices * results) gets ids of kept results. */
+/* execute.c: frees the kept arrays. */
+void host_drop_kept(const host *h, host_program *program);
+/* `body` is the message. `result` (devices * results) gets ids of kept results. */
 bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
                   host_fault *fault);
 

@@ -173,12 +173,8 @@ void host_facts(const host *h, rf_wire_facts *facts) {
 void host_close(host *h) {
   for (uint32_t i = 0; i < h->buffers.count; i++)
     host_destroy(h, PJRT_BUFFER_DESTROY, h->buffers.slot[i].object);
-  for (uint32_t i = 0; i < h->programs.count; i++) {
-    host_program *program = h->programs.slot[i].object;
-    if (!program) continue;
-    host_destroy(h, PJRT_EXECUTABLE_DESTROY, program->executable);
-    host_destroy(h, PJRT_LOADED_DESTROY, program->loaded);
-  }
+  for (uint32_t i = 0; i < h->programs.count; i++)
+    if (h->programs.slot[i].object) host_free_program(h, h->programs.slot[i].object);
   host_destroy(h, PJRT_CLIENT_DESTROY, h->client);
   free(h->all);
 }

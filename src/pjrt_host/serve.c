@@ -145,6 +145,7 @@ static bool serve_open(session *s, reply *out, host_fault *fault) {
   } facts;
   host_facts(s->h, &facts.facts);
   s->h->spin_ns = rf_wire_spin_ns(facts.facts.platform);
+  s->h->apart = strcmp(facts.facts.platform, "cpu") != 0;
   int devices = s->h->all ? s->h->devices * s->h->peers.hosts : s->h->devices;
   for (int i = 0; i < devices; i++)
     if (!host_device_id(s->h, s->h->all ? s->h->all[i] : s->h->device[i], &facts.id[i], fault)) return false;
@@ -259,6 +260,17 @@ static bool serve_free(session *s, reply *out, host_fault *fault) {
   return true;
 }
 
+static bool serve_drop(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  int64_t id;
+  host_text rest;
+  if (!take_struct(s, &id, sizeof id, &rest, fault)) return false;
+  host_program *program = host_table_take(&s->h->programs, id);
+  if (!program) return host_fail(fault, RF_WIRE_BAD_REQUEST, "no program has this number");
+  host_free_program(s->h, program);
+  return true;
+}
+
 static bool serve_execute(session *s, reply *out, host_fault *fault) {
   int64_t *ids = NULL;
   size_t count = 0;
@@ -297,8 +309,8 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_OPEN] = serve_open,       [RF_WIRE_COMPILE] = serve_compile, [RF_WIRE_LOAD] = serve_load,
     [RF_WIRE_STORE] = serve_store,     [RF_WIRE_SAVE] = serve_save,       [RF_WIRE_SHARE] = serve_share,
     [RF_WIRE_UNSHARE] = serve_unshare, [RF_WIRE_PUT] = serve_put,         [RF_WIRE_GET] = serve_get,
-    [RF_WIRE_FREE] = serve_free,       [RF_WIRE_EXECUTE] = serve_execute, [RF_WIRE_CLOSE] = serve_close,
-    [RF_WIRE_SEND] = serve_send,       [RF_WIRE_RECEIVE] = serve_receive,
+    [RF_WIRE_FREE] = serve_free,       [RF_WIRE_DROP] = serve_drop,       [RF_WIRE_EXECUTE] = serve_execute,
+    [RF_WIRE_CLOSE] = serve_close,     [RF_WIRE_SEND] = serve_send,       [RF_WIRE_RECEIVE] = serve_receive,
 };
 
 /* Waits for the next request for a short time without sleeping, since decoding sends one at once. */

@@ -117,7 +117,7 @@ void xla_step(rf_xla_client *client, world *w, const rf_graph *whole, const rf_e
   const rf_xla_compile of = {.text = m.text, .bytes = m.bytes, .replicas = m.replicas, .flags = flags};
   if (rf_xla_program(client, &of, &program, &stats, &error) != RAFTER_OK) fail_msg("%.3000s", error.message);
   execute(client, w, whole, &m, program);
-  rf_xla_free(client, &program, 1);
+  rf_xla_program_free(client, program);
   rf_emitted_free(&m);
 }
 

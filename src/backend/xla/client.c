@@ -395,6 +395,13 @@ void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count) {
   rf_xla_ask_for(client, &message, NULL, 0, &unused);
 }
 
+void rf_xla_program_free(rf_xla_client *client, rf_xla_id program) {
+  rf_error unused;
+  rf_xla_message message = {
+      .kind = RF_WIRE_DROP, .what = "free a program", .parts = 1, .part = {{&program, sizeof program}}};
+  rf_xla_ask_for(client, &message, NULL, 0, &unused);
+}
+
 /* ---- execution ------------------------------------------------------------------------------- */
 
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,

@@ -112,6 +112,7 @@ rf_status rf_xla_put(rf_xla_client *client, int device, const rf_xla_shape *shap
 rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_shared *to, int64_t at,
                      int64_t bytes, rf_error *error);
 void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count);
+void rf_xla_program_free(rf_xla_client *client, rf_xla_id program);
 
 /* One execution. All of the call's data passes in one message: arguments that are small and change
  * with each call come from shared memory, and results that the host wants go there. Lists are

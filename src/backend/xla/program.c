@@ -339,7 +339,7 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
 static void release(rf_program *program) {
   xla_program *p = (xla_program *)program;
   for (int i = 0; i < p->variants; i++) {
-    rf_xla_free(p->memory->device->client, &p->variant[i].program, 1);
+    rf_xla_program_free(p->memory->device->client, p->variant[i].program);
     free_variant(&p->variant[i]);
   }
   free(p->variant);

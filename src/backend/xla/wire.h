@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum {
-  RF_WIRE_VERSION = 3, /* of this header */
+  RF_WIRE_VERSION = 4, /* of this header */
   RF_WIRE_SOCKET = 3,  /* descriptor of the socket in the child */
   RF_WIRE_RANK = 6,    /* dimensions of an array */
   RF_WIRE_DEVICES = 4096,
@@ -37,6 +37,7 @@ typedef enum rf_wire_kind {
   RF_WIRE_PUT,     /* rf_wire_put; answer: int64 buffer */
   RF_WIRE_GET,     /* rf_wire_get */
   RF_WIRE_FREE,    /* int64 ids of buffers */
+  RF_WIRE_DROP,    /* int64 program */
   RF_WIRE_EXECUTE, /* rf_wire_execute and its lists; answer: int64 buffers */
   RF_WIRE_SEND,    /* int64 host, and a message for it */
   RF_WIRE_RECEIVE, /* int64 host; answer: its next message */
@@ -51,9 +52,9 @@ static inline int64_t rf_wire_now_ns(void) {
 }
 
 /* How long both processes wait for an execution without sleeping: waking up takes longer than the
- * messages of a step. 0 if the processor itself computes, or has too few cores. */
+ * messages of a step. 0 if the processor itself computes, or has one core. */
 static inline int64_t rf_wire_spin_ns(const char *platform) {
-  enum { CORES = 4, SPIN_NS = 3000000 };
+  enum { CORES = 2, SPIN_NS = 3000000 };
   return strcmp(platform, "cpu") && sysconf(_SC_NPROCESSORS_ONLN) >= CORES ? SPIN_NS : 0;
 }
 

@@ -426,7 +426,8 @@ static void buffers_are_copied_and_freed(void **state) {
   GOOD(rf_xla_execute(client, &call, donated, &fault));
   for (int d = 0; d < DEVICES; d++)
     for (int i = 0; i < 6; i++) assert_true(data[2048 + 6 * d + i] == (float)(100 * d + i));
-  assert_int_equal(living(client, &shared), DEVICES);
+  /* each device has a result, and keeps the array from shared memory for the next call */
+  assert_int_equal(living(client, &shared), 2 * DEVICES);
   /* the donated buffers are gone */
   assert_int_equal(rf_xla_get(client, buffer[0], &shared, 0, 24, &fault), RAFTER_FAILED);
   says(&fault, "no buffer has this number");
@@ -440,10 +441,12 @@ static void buffers_are_copied_and_freed(void **state) {
     for (int d = 0; d < DEVICES; d++) result[2 * d].keep = false;
     GOOD(rf_xla_execute(client, &call, NULL, &fault));
   }
+  assert_int_equal(living(client, &shared), 2 * DEVICES);
+  rf_xla_program_free(client, program);
   assert_int_equal(living(client, &shared), DEVICES);
   for (int d = 0; d < DEVICES; d++) rf_xla_free(client, &argument[2 * d].buffer, 1);
   assert_int_equal(living(client, &shared), 0);
-  assert_int_equal(rf_xla_times_of(client).calls, 4 + 3);
+  assert_int_equal(rf_xla_times_of(client).calls, 4 + 4);
   rf_xla_unshare(client, &shared);
   rf_xla_close(client);
 }
@@ -456,7 +459,8 @@ static void faults_at_execution_are_reported(void **state) {
   rf_xla_shape shape = {RF_F32, 1, {4}};
   rf_xla_argument argument = {.at = 0, .shape = shape};
   rf_xla_result result = {.at = 64, .bytes = 16};
-  rf_xla_call call = {compiled(client, "fake.run_exhausted", 1), 1, 1, 1, &argument, &result, &shared};
+  const rf_xla_id exhausted = compiled(client, "fake.run_exhausted", 1);
+  rf_xla_call call = {exhausted, 1, 1, 1, &argument, &result, &shared};
   assert_int_equal(rf_xla_execute(client, &call, NULL, &fault), RAFTER_NO_FIT);
   says(&fault, "allocating 1000 bytes");
   call.program = compiled(client, "good", 1);
@@ -483,10 +487,56 @@ static void faults_at_execution_are_reported(void **state) {
   says(&fault, "i4");
   argument.shape = shape;
   GOOD(rf_xla_execute(client, &call, NULL, &fault));
+  rf_xla_program_free(client, exhausted);
+  rf_xla_program_free(client, call.program);
+  assert_int_equal(rf_xla_execute(client, &call, NULL, &fault), RAFTER_FAILED);
+  says(&fault, "no program has this number");
   assert_int_equal(living(client, &shared), 0);
   call.program = compiled(client, "fake.run_abort", 1);
   assert_int_equal(rf_xla_execute(client, &call, NULL, &fault), RAFTER_FAILED);
   says(&fault, "execute: the plugin ended with signal 6 (Aborted): Check failed: a result");
+  rf_xla_unshare(client, &shared);
+  rf_xla_close(client);
+}
+
+/* Programs and buffers have numbers of their own: freeing a program frees no buffer. */
+static void a_freed_program_leaves_buffers(void **state) {
+  (void)state;
+  rf_xla_client *client = open_fake("");
+  rf_xla_shared shared;
+  rf_xla_id buffer;
+  rf_xla_shape shape = {RF_F32, 1, {4}};
+  GOOD(rf_xla_share(client, 4096, &shared, &fault));
+  GOOD(rf_xla_put(client, 0, &shape, &shared, 0, &buffer, &fault));
+  rf_xla_id program = compiled(client, "good", 1);
+  assert_int_equal(program, buffer);
+  rf_xla_program_free(client, program);
+  GOOD(rf_xla_get(client, buffer, &shared, 64, 16, &fault));
+  rf_xla_unshare(client, &shared);
+  rf_xla_close(client);
+}
+
+/* An array of the last call is used again only while its bytes are the same. */
+static void kept_arrays_follow_their_bytes(void **state) {
+  (void)state;
+  rf_xla_client *client = open_fake("");
+  rf_xla_shared shared;
+  GOOD(rf_xla_share(client, 4096, &shared, &fault));
+  rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
+  rf_xla_result result = {.at = 64, .bytes = 16};
+  rf_xla_call call = {compiled(client, "good", 1), 1, 1, 1, &argument, &result, &shared};
+  static const float CALLS[] = {1, 1, 2, 2, 1};
+  float *data = shared.data;
+  for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++) {
+    data[3] = CALLS[i];
+    GOOD(rf_xla_execute(client, &call, NULL, &fault));
+    assert_true(data[16 + 3] == CALLS[i]);
+    data[3] = -1; /* the buffer has a copy */
+  }
+  const bool donated = true; /* a donated array is never kept */
+  for (int i = 0; i < 2; i++) GOOD(rf_xla_execute(client, &call, &donated, &fault));
+  rf_xla_program_free(client, call.program);
+  assert_int_equal(living(client, &shared), 0);
   rf_xla_unshare(client, &shared);
   rf_xla_close(client);
 }
@@ -755,6 +805,8 @@ int main(void) {
       cmocka_unit_test(the_oldest_files_are_removed),
       cmocka_unit_test(buffers_are_copied_and_freed),
       cmocka_unit_test(faults_at_execution_are_reported),
+      cmocka_unit_test(a_freed_program_leaves_buffers),
+      cmocka_unit_test(kept_arrays_follow_their_bytes),
       cmocka_unit_test(large_arrays_pass),
       cmocka_unit_test(large_messages_pass),
       cmocka_unit_test(threads_share_a_client),

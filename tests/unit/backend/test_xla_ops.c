@@ -89,7 +89,7 @@ static rf_status execute(op_harness *h, const rf_emitted *m, rf_error *error) {
   for (int i = 0; i < m->results && status == RAFTER_OK; i++)
     read_result(h, m->result[i].tensor, (char *)shared.data + result[i].at);
   rf_xla_unshare(client, &shared);
-  rf_xla_free(client, &program, 1);
+  rf_xla_program_free(client, program);
   return status;
 }
 
