@@ -37,10 +37,10 @@ static const char *words_of(const rf_xla_ability *a) {
 
 static json_t *plugin_json(const char *path, const rf_xla_ability *a) {
   const rf_xla_facts *f = &a->facts;
-  return json_pack("{ss si si ss ss si sI sb sb ss}", "file", path, "api_major", f->api_major, "api_minor",
+  return json_pack("{ss si si ss ss si sI sb sb sb ss}", "file", path, "api_major", f->api_major, "api_minor",
                    f->api_minor, "platform", f->platform, "kind", f->kind, "devices", f->devices,
                    "memory_bytes", (json_int_t)f->memory_bytes, "runs", a->runs, "topologies", a->topologies,
-                   "problem", a->problem.message);
+                   "profiler", f->has_profiler, "problem", a->problem.message);
 }
 
 static void say_plugin(const rafter_sink *sink, const char *path, const rf_xla_ability *a) {
@@ -51,6 +51,7 @@ static void say_plugin(const rafter_sink *sink, const char *path, const rf_xla_a
   rf_say(sink, "   PJRT %s, %s%s%s", api, words_of(a), *f->platform ? ", platform " : "", f->platform);
   if (a->runs) rf_say(sink, ", %d device%s (%s)", f->devices, rf_plural(f->devices), f->kind);
   if (a->runs && f->memory_bytes) rf_say(sink, " with %s", rf_text_bytes((double)f->memory_bytes, memory));
+  if (f->api_minor) rf_say(sink, ", %s", f->has_profiler ? "with a profiler" : "without a profiler");
   rf_say(sink, "\n");
   if (!a->runs) rf_say(sink, "   no device: %s\n", a->problem.message);
 }

@@ -77,6 +77,7 @@ typedef struct host {
   host_peers peers;
   int64_t spin_ns; /* rf_wire_spin_ns */
   bool apart;      /* devices have their own memory: buffers never lie in shared memory */
+  void *profile; /* that is recorded; NULL: none */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
@@ -145,6 +146,12 @@ void host_drop_kept(const host *h, host_program *program);
 /* `body` is the message. `result` (devices * results) gets ids of kept results. */
 bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
                   host_fault *fault);
+
+/* profile.c: the plugin's profiler records what the devices do. */
+bool host_profiles(const host *h); /* the plugin has a profiler */
+bool host_profile_begin(host *h, host_fault *fault);
+/* Ends the profile. `result` gets malloc'ed memory with an XSpace of XLA. */
+bool host_profile_end(host *h, char **result, size_t *bytes, host_fault *fault);
 
 /* serve.c: answers requests until the client closes the socket. */
 void host_serve(host *h, int socket, const char *plugin);

@@ -183,6 +183,50 @@ typedef struct pjrt_kv_put {
 _Static_assert(sizeof(pjrt_kv_get) == 80 && sizeof(pjrt_kv_try) == 72 && sizeof(pjrt_kv_put) == 64,
                "sizes of the store's calls");
 
+/* The list of extensions begins at pjrt_api.extension. The profiler's extension ends with a table
+ * of functions of its own, with errors of its own. Its structs have no field `extension`. */
+enum { PJRT_EXTENSION_PROFILER = 1, PJRT_EXTENSIONS = 64 /* longer lists are not followed */ };
+typedef struct pjrt_extension {
+  size_t struct_size;
+  int type;
+  const struct pjrt_extension *next;
+} pjrt_extension;
+typedef struct pjrt_profiler {
+  size_t struct_size;
+  void *private;
+  void *(*error_destroy)(void *args), *(*error_message)(void *args), *(*error_code)(void *args);
+  void *(*create)(void *args), *(*destroy)(void *args), *(*start)(void *args), *(*stop)(void *args);
+  void *(*collect)(void *args);
+} pjrt_profiler;
+typedef struct pjrt_profiler_extension {
+  pjrt_extension base;
+  const pjrt_profiler *profiler; /* may be NULL */
+} pjrt_profiler_extension;
+_Static_assert(sizeof(pjrt_profiler) == 80 && sizeof(pjrt_profiler_extension) == 32, "sizes of the profiler");
+typedef struct pjrt_profiler_error { /* to destroy an error, and to get its text */
+  size_t struct_size;
+  void *private;
+  void *error;
+  const char *text;
+  size_t bytes;
+  uint64_t spare[16];
+} pjrt_profiler_error;
+typedef struct pjrt_profiler_create {
+  size_t struct_size;
+  const char *options; /* a ProfileOptions of XLA */
+  size_t options_bytes;
+  void *profile; /* out */
+  uint64_t spare[16];
+} pjrt_profiler_create;
+typedef struct pjrt_profiler_collect { /* also starts, stops and destroys a profile */
+  size_t struct_size;
+  void *profile;
+  /* NULL: the plugin sets it to its own copy, or sets the size alone */
+  uint8_t *data;
+  size_t bytes;
+  uint64_t spare[16];
+} pjrt_profiler_collect;
+
 /* An option or a property. Lists of them have this size, so it has no spare bytes. */
 typedef struct pjrt_named {
   size_t struct_size;

@@ -150,6 +150,7 @@ void host_facts(const host *h, rf_wire_facts *facts) {
   *facts = (rf_wire_facts){.api_major = h->api->version.major, .api_minor = h->api->version.minor};
   facts->devices = h->devices;
   facts->has_cost = host_has(h, PJRT_EXECUTABLE_COST);
+  facts->profiles = host_profiles(h);
   facts->stores = host_has(h, PJRT_EXECUTABLE_SERIALIZE) && host_has(h, PJRT_DESERIALIZE);
   get_attributes(h, facts);
   copy_text(facts->platform, sizeof facts->platform, h, PJRT_CLIENT_PLATFORM_NAME, h->client);

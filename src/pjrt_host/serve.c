@@ -279,6 +279,20 @@ static bool serve_execute(session *s, reply *out, host_fault *fault) {
   return true;
 }
 
+static bool serve_profile_begin(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  return s->bytes ? too_short(fault) : host_profile_begin(s->h, fault);
+}
+
+static bool serve_profile_end(session *s, reply *out, host_fault *fault) {
+  char *data = NULL;
+  size_t bytes = 0;
+  if (s->bytes) return too_short(fault);
+  if (!host_profile_end(s->h, &data, &bytes, fault)) return false;
+  *out = (reply){data, bytes, data};
+  return true;
+}
+
 static bool serve_send(session *s, reply *out, host_fault *fault) {
   (void)out;
   int64_t to;
@@ -306,11 +320,23 @@ static bool serve_close(session *s, reply *out, host_fault *fault) {
 }
 
 static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
-    [RF_WIRE_OPEN] = serve_open,       [RF_WIRE_COMPILE] = serve_compile, [RF_WIRE_LOAD] = serve_load,
-    [RF_WIRE_STORE] = serve_store,     [RF_WIRE_SAVE] = serve_save,       [RF_WIRE_SHARE] = serve_share,
-    [RF_WIRE_UNSHARE] = serve_unshare, [RF_WIRE_PUT] = serve_put,         [RF_WIRE_GET] = serve_get,
-    [RF_WIRE_FREE] = serve_free,       [RF_WIRE_DROP] = serve_drop,       [RF_WIRE_EXECUTE] = serve_execute,
-    [RF_WIRE_CLOSE] = serve_close,     [RF_WIRE_SEND] = serve_send,       [RF_WIRE_RECEIVE] = serve_receive,
+    [RF_WIRE_OPEN] = serve_open,
+    [RF_WIRE_COMPILE] = serve_compile,
+    [RF_WIRE_LOAD] = serve_load,
+    [RF_WIRE_STORE] = serve_store,
+    [RF_WIRE_SAVE] = serve_save,
+    [RF_WIRE_SHARE] = serve_share,
+    [RF_WIRE_UNSHARE] = serve_unshare,
+    [RF_WIRE_PUT] = serve_put,
+    [RF_WIRE_GET] = serve_get,
+    [RF_WIRE_FREE] = serve_free,
+    [RF_WIRE_DROP] = serve_drop,
+    [RF_WIRE_EXECUTE] = serve_execute,
+    [RF_WIRE_CLOSE] = serve_close,
+    [RF_WIRE_SEND] = serve_send,
+    [RF_WIRE_RECEIVE] = serve_receive,
+    [RF_WIRE_PROFILE_BEGIN] = serve_profile_begin,
+    [RF_WIRE_PROFILE_END] = serve_profile_end,
 };
 
 /* Waits for the next request for a short time without sleeping, since decoding sends one at once. */

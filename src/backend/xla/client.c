@@ -59,7 +59,8 @@ static void copy_facts(const rf_wire_facts *from, rf_xla_facts *to) {
                        .memory_bytes = from->memory_bytes,
                        .has_topologies = from->has_topologies,
                        .has_memory_stats = from->has_memory_stats,
-                       .has_cost = from->has_cost};
+                       .has_cost = from->has_cost,
+                       .has_profiler = from->profiles};
   memcpy(to->stablehlo, from->stablehlo, sizeof to->stablehlo);
   memcpy(to->stablehlo_oldest, from->stablehlo_oldest, sizeof to->stablehlo_oldest);
   snprintf(to->platform, sizeof to->platform, "%s", from->platform);
@@ -296,20 +297,6 @@ rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla
   *program = made.program;
 done:
   free(options);
-  return status;
-}
-
-rf_status rf_xla_program_save(rf_xla_client *client, rf_xla_id program, const char *path, rf_error *error) {
-  const void *answer = NULL;
-  size_t bytes = 0;
-  rf_xla_message message = {.kind = RF_WIRE_SAVE,
-                            .what = "get the optimized program",
-                            .parts = 1,
-                            .part = {{&program, sizeof program}}};
-  pthread_mutex_lock(&client->lock);
-  rf_status status = rf_xla_ask(client, &message, &answer, &bytes, error);
-  if (status == RAFTER_OK) status = rf_file_write(path, answer, bytes, error);
-  pthread_mutex_unlock(&client->lock);
   return status;
 }
 

@@ -46,7 +46,7 @@ typedef struct rf_xla_facts {
   int devices;                     /* devices of this host (each has as many); 0 with compile_only */
   char kind[64];                   /* kind of the first device */
   int64_t memory_bytes;            /* memory of the first device; 0: unknown */
-  bool has_topologies, has_memory_stats, has_cost;
+  bool has_topologies, has_memory_stats, has_cost, has_profiler;
   int stablehlo[3], stablehlo_oldest[3]; /* versions that the plugin reads; 0.0.0: not reported */
 } rf_xla_facts;
 
@@ -83,8 +83,11 @@ typedef struct rf_xla_compile {
  * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
 rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla_id *program,
                          rf_xla_stats *stats, rf_error *error);
-/* Writes the compiler's optimized program (a serialized HloModuleProto) to `path`. */
+/* The compiler's optimized program, a serialized HloModuleProto, often with its configuration.
+ * rf_xla_program_save writes it to `path`; rf_xla_program_bytes returns malloc'ed memory. */
 rf_status rf_xla_program_save(rf_xla_client *client, rf_xla_id program, const char *path, rf_error *error);
+rf_status rf_xla_program_bytes(rf_xla_client *client, rf_xla_id program, char **data, size_t *bytes,
+                               rf_error *error);
 
 enum { RF_XLA_RANK = 6 };
 /* Further types of arrays, after those of rf_dtype. */
@@ -140,6 +143,12 @@ typedef struct rf_xla_call {
  * one flag for each argument. */
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                          rf_error *error);
+
+/* The plugin's profiler records what the devices do from begin to end. One profile can be recorded
+ * at a time. *data gets malloc'ed memory with an XSpace of XLA (profile.h). RAFTER_FAILED: the
+ * plugin has no profiler (rf_xla_facts), or it failed; nothing is recorded then. */
+rf_status rf_xla_profile_begin(rf_xla_client *client, rf_error *error);
+rf_status rf_xla_profile_end(rf_xla_client *client, char **data, size_t *bytes, rf_error *error);
 
 /* Sends a message to another host, or waits for the next one from it. Messages of a host arrive in
  * order. If a host ends or cannot be reached, the calls of all other hosts fail within a minute. */

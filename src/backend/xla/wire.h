@@ -27,21 +27,23 @@ enum {
 #define RF_WIRE_MOST ((uint64_t)1 << 33) /* bytes of a body */
 
 typedef enum rf_wire_kind {
-  RF_WIRE_OPEN,    /* rf_wire_open, options, texts; answer: rf_wire_facts, ids (int32) of devices */
-  RF_WIRE_COMPILE, /* rf_wire_compile, texts; answer: rf_wire_program */
-  RF_WIRE_LOAD,    /* bytes of RF_WIRE_STORE; answer: rf_wire_program */
-  RF_WIRE_STORE,   /* int64 program; answer: the serialized program */
-  RF_WIRE_SAVE,    /* int64 program; answer: the optimized program */
-  RF_WIRE_SHARE,   /* rf_wire_share and a descriptor */
-  RF_WIRE_UNSHARE, /* rf_wire_share */
-  RF_WIRE_PUT,     /* rf_wire_put; answer: int64 buffer */
-  RF_WIRE_GET,     /* rf_wire_get */
-  RF_WIRE_FREE,    /* int64 ids of buffers */
-  RF_WIRE_DROP,    /* int64 program */
-  RF_WIRE_EXECUTE, /* rf_wire_execute and its lists; answer: int64 buffers */
-  RF_WIRE_SEND,    /* int64 host, and a message for it */
-  RF_WIRE_RECEIVE, /* int64 host; answer: its next message */
-  RF_WIRE_CLOSE,   /* the child ends */
+  RF_WIRE_OPEN,          /* rf_wire_open, options, texts; answer: rf_wire_facts, ids (int32) of devices */
+  RF_WIRE_COMPILE,       /* rf_wire_compile, texts; answer: rf_wire_program */
+  RF_WIRE_LOAD,          /* bytes of RF_WIRE_STORE; answer: rf_wire_program */
+  RF_WIRE_STORE,         /* int64 program; answer: the serialized program */
+  RF_WIRE_SAVE,          /* int64 program; answer: the optimized program */
+  RF_WIRE_SHARE,         /* rf_wire_share and a descriptor */
+  RF_WIRE_UNSHARE,       /* rf_wire_share */
+  RF_WIRE_PUT,           /* rf_wire_put; answer: int64 buffer */
+  RF_WIRE_GET,           /* rf_wire_get */
+  RF_WIRE_FREE,          /* int64 ids of buffers */
+  RF_WIRE_DROP,          /* int64 program */
+  RF_WIRE_EXECUTE,       /* rf_wire_execute and its lists; answer: int64 buffers */
+  RF_WIRE_SEND,          /* int64 host, and a message for it */
+  RF_WIRE_RECEIVE,       /* int64 host; answer: its next message */
+  RF_WIRE_PROFILE_BEGIN, /* the plugin's profiler records from now on */
+  RF_WIRE_PROFILE_END,   /* answer: what it recorded, an XSpace */
+  RF_WIRE_CLOSE,         /* the child ends */
   RF_WIRE_KINDS
 } rf_wire_kind;
 
@@ -65,7 +67,13 @@ typedef struct rf_wire_head {
 
 /* `code` is 0, an error code of the plugin (1 to 16) or one of the following. The body of a failure
  * is a text. */
-enum { RF_WIRE_BAD_REQUEST = -1, RF_WIRE_NO_PLUGIN = -2, RF_WIRE_BAD_VERSION = -3, RF_WIRE_HOSTS = -4 };
+enum {
+  RF_WIRE_BAD_REQUEST = -1,
+  RF_WIRE_NO_PLUGIN = -2,
+  RF_WIRE_BAD_VERSION = -3,
+  RF_WIRE_HOSTS = -4,
+  RF_WIRE_PROFILER = -5
+};
 typedef struct rf_wire_answer {
   uint32_t magic;
   int32_t code;
@@ -87,7 +95,7 @@ typedef struct rf_wire_option {
 
 typedef struct rf_wire_facts {
   int32_t api_major, api_minor, devices; /* devices of each host */
-  int32_t has_topologies, has_memory_stats, has_cost, stores, unused;
+  int32_t has_topologies, has_memory_stats, has_cost, stores, profiles;
   int64_t memory_bytes;
   int32_t stablehlo[3], stablehlo_oldest[3]; /* versions; 0.0.0: not reported */
   char platform[64], version[128], kind[64];

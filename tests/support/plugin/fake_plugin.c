@@ -5,7 +5,8 @@
  *         is the number of living buffers, an int64)
  *   FAKE_PLUGIN: version=M, slots=N, devices=N, open_abort, open_refuse, open_hang, load_abort,
  *         load_refuse, no_store, quiet, refuse_nodes, ignore_nodes, number_nodes (wrongly),
- *         die_at=N (the execution that aborts, from 1), hang_at=N
+ *         die_at=N (the execution that aborts, from 1), hang_at=N; those of
+ *         fake_profiler.h
  * In a program that rafter writes, a result that takes the memory of an f32 argument is half of it
  * plus 1. Other results are made of the sum of all i32 arguments of all devices of all hosts. */
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "fake_hosts.h"
+#include "fake_profiler.h"
 #include "pjrt_host/pjrt_abi.h"
 
 enum { MOST_DEVICES = 64, SLOTS = 100, MAGIC = 12345 };
@@ -33,6 +35,7 @@ typedef struct executable {
   int magic, replicas, results;
   char text[400];      /* the words of the program's text */
   fake_result *result; /* (results) of a program that rafter writes; NULL: another program */
+  char **name;         /* of the ops of such a program; NULL */
 } executable;
 
 static int device[MOST_DEVICES], devices = 4, live, first, executions;
@@ -206,7 +209,7 @@ static void *make(const char *text, size_t bytes, const unsigned char *options, 
     program->results = number_after(program->text, "fake.results=", 1);
     free(program->result);
     program->result = NULL;
-  }
+  } else program->name = fake_names(text, bytes);
   const char *fault = program->text;
   if (strstr(fault, "fake.abort")) die("Check failed: replica_count > 0");
   if (strstr(fault, "fake.hang")) hang();
@@ -269,6 +272,13 @@ static void *costs(void *p) {
 }
 static void *optimized(void *p) {
   pjrt_optimized *args = p;
+  const executable *of = args->executable;
+  if (of->name) {
+    char *program = fake_program(of->name, &args->program->code_bytes);
+    if (args->program->code) memcpy(args->program->code, program, args->program->code_bytes);
+    free(program);
+    return NULL;
+  }
   if (args->program->code) memcpy(args->program->code, "optimized", 9);
   args->program->code_bytes = 9;
   return NULL;
@@ -372,6 +382,7 @@ static void *execute(void *p) {
   if (failed) return fail(13, failed);
   if (strstr(program->text, "fake.run_abort")) die("Check failed: a result");
   if (strstr(program->text, "fake.run_exhausted")) return fail(8, "Out of memory allocating 1000 bytes.");
+  fake_profiled(program->name);
   int64_t alive = live;
   for (size_t d = 0; d < args->devices; d++) {
     for (size_t i = 0; i < args->argument_count; i++)
@@ -439,6 +450,8 @@ __attribute__((visibility("default"))) const void *GetPjrtApi(void) {
                       [PJRT_EXECUTABLE_MEMORY] = program_memory}};
   int version[2] = {0, number_after(getenv("FAKE_PLUGIN"), "version=", 90)};
   memcpy(&table.head[4], version, sizeof version);
+  const pjrt_extension *extensions = fake_extensions();
+  memcpy(&table.head[1], &extensions, sizeof extensions);
   table.head[0] = 40 + 8 * (size_t)number_after(getenv("FAKE_PLUGIN"), "slots=", SLOTS);
   return &table;
 }
