@@ -1,0 +1,47 @@
+/* proto.h - reads messages of Protocol Buffers in memory. The bytes may be damaged: no function
+ * reads outside of them. Example:
+ *   rf_proto_field f;
+ *   for (rf_proto p = rf_proto_of(bytes); rf_proto_next(&p, &f);)
+ *     if (f.number == 2) name = f.bytes; */
+#ifndef RF_XLA_PROTO_H
+#define RF_XLA_PROTO_H
+
+#include "base/base.h"
+
+/* A range of the bytes that are read. `data` may be NULL if there are none. */
+typedef struct rf_proto_bytes {
+  const char *data;
+  size_t count;
+} rf_proto_bytes;
+
+typedef struct rf_proto {
+  const unsigned char *at, *end;
+  bool damaged; /* the last field was not one */
+} rf_proto;
+
+typedef struct rf_proto_field {
+  uint32_t number;
+  bool is_number; /* `value` is set: a varint or a fixed number; otherwise `bytes` is */
+  uint64_t value;
+  rf_proto_bytes bytes; /* a text, bytes, a message or a packed list */
+} rf_proto_field;
+
+rf_proto rf_proto_of(rf_proto_bytes bytes);
+/* Reads the next field. Returns false at the end, and at a damaged field. Groups count as
+ * damaged. */
+bool rf_proto_next(rf_proto *p, rf_proto_field *field);
+/* Whether all fields can be read. */
+bool rf_proto_is_whole(rf_proto_bytes message);
+/* The last field `number` of a message that has bytes, or no bytes. */
+rf_proto_bytes rf_proto_find(rf_proto_bytes message, uint32_t number);
+/* The first number of a repeated field, which may be packed. Returns false if it has none. */
+bool rf_proto_first(const rf_proto_field *field, uint64_t *value);
+
+static inline bool rf_proto_is(rf_proto_bytes a, const char *text) {
+  size_t i = 0;
+  while (i < a.count && text[i] && a.data[i] == text[i]) i++;
+  return i == a.count && !text[i];
+}
+int rf_proto_compare(rf_proto_bytes a, rf_proto_bytes b); /* by bytes, as strcmp */
+
+#endif
