@@ -72,7 +72,7 @@ static rf_status compile(rf_xla_client *client, const program *p, const rf_compi
   options.known = rf_emit_usual(p->plan->graph, &options.target);
   rf_emitted module;
   RF_TRY(rf_emit_graph(p->plan->graph, &options, &module, error));
-  char *all = rf_emit_flags(&options.target, flags);
+  char *all = rf_emit_flags(&options.target, false, flags);
   const rf_xla_compile of = {.text = module.text,
                              .bytes = module.bytes,
                              .replicas = module.replicas,

@@ -177,6 +177,8 @@ static void say_compiling(void *self, int64_t rows, double seconds, int64_t byte
     rf_note(self, "compiled the program for %lld rows in %.1f s%s\n", (long long)rows, seconds, needs);
 }
 
+static void say_note(void *self, const char *text) { rf_note(self, "notice: %s\n", text); }
+
 static const char *program_cache(void) {
   static char folder[4096];
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -189,6 +191,7 @@ void rf_device_listen(rf_device_settings *device, const rafter_sink *sink) {
   device->cache = program_cache();
   if (!sink) return;
   device->compiling = say_compiling;
+  device->note = say_note;
   device->self = (void *)(uintptr_t)sink;
   device->stop = sink->stop;
 }

@@ -324,6 +324,7 @@ static int add_reference(const rafter_trainer *t, rf_report_pass pass[RF_TRAINER
   pass[count] = (rf_report_pass){.name = "reference",
                                  .plan = r->plan,
                                  .measured = rf_run_measured(t->trainer->run, count),
+                                 .timed = rf_run_timed(t->trainer->run, count),
                                  .count = r->passes,
                                  .tokens = (double)r->scored_tokens,
                                  .seconds = r->seconds};
@@ -334,12 +335,14 @@ int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[RF_TRAINER_PA
   const rf_trainer *r = t->trainer;
   pass[0] = (rf_report_pass){
       .name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
+  pass[0].timed = rf_run_timed(r->run, 0);
   pass[0].seconds = r->counted.step_seconds;
   pass[0].tokens = (double)r->counted.tokens;
   if (!r->val_plan) return add_reference(t, pass, 1);
   pass[1] = (rf_report_pass){.name = "validation",
                              .plan = r->val_plan,
                              .measured = rf_run_measured(r->run, 1),
+                             .timed = rf_run_timed(r->run, 1),
                              .count = r->counted.validation_passes};
   pass[1].seconds = r->counted.validation_seconds;
   return add_reference(t, pass, 2);

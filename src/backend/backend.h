@@ -41,11 +41,14 @@ typedef struct rf_device_settings {
   const char *plugin;       /* path of a PJRT plugin; NULL: none */
   const char *flags;        /* options for the compiler, "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache;        /* folder of compiled programs; NULL: none */
+  bool traced;              /* the run records some of its steps (backend/lanes.h) */
   const volatile int *stop; /* if *stop becomes not 0, compiling ends with RAFTER_INTERRUPTED; NULL: never */
   /* Called before a program for `rows` rows is compiled, which may take minutes, and after that
    * with the seconds that it took, and the bytes that the program needs on each chip (0: not known).
    * NULL: not called. */
   void (*compiling)(void *self, int64_t rows, double seconds, int64_t bytes);
+  /* Gets a sentence for people. NULL: not called. */
+  void (*note)(void *self, const char *text);
   void *self;
 } rf_device_settings;
 
@@ -167,6 +170,7 @@ struct rf_program_source {
   int workers;                /* number of workers for which the workspaces are sized */
   /* one element for each op; a program that cannot time single ops leaves `calls` at 0 */
   rf_measured *measured;
+  int64_t *timed; /* counts executions with times; a program that times all of them leaves it at 0 */
   rf_watch watch;
 };
 

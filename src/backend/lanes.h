@@ -36,7 +36,11 @@ typedef enum rf_stamp_kind {
   RF_SPAN_KINDS,
   /* a wait for another rank, in lane 0; it becomes a gap when a trace is collected. id: an
    * rf_remote. value: the rank */
-  RF_SPAN_REMOTE = RF_SPAN_KINDS
+  RF_SPAN_REMOTE = RF_SPAN_KINDS,
+  /* The next two, in lane 0, become phases when a trace is collected. RECORD: the recorder's own
+   * work. OTHER: a compiled program's work that belongs to no op. */
+  RF_SPAN_RECORD,
+  RF_SPAN_OTHER
 } rf_stamp_kind;
 
 /* Why a rank waits for another one. */

@@ -6,10 +6,14 @@
 #include <stdlib.h>
 
 void rf_executed_plans(const rf_generator *g, rf_report_pass pass[2]) {
-  pass[0] = (rf_report_pass){
-      .name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, g->first + RF_DECODE)};
-  pass[1] = (rf_report_pass){
-      .name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, g->first + RF_PREFILL)};
+  pass[0] = (rf_report_pass){.name = "decode",
+                             .plan = g->decode,
+                             .measured = rf_run_measured(g->run, g->first + RF_DECODE),
+                             .timed = rf_run_timed(g->run, g->first + RF_DECODE)};
+  pass[1] = (rf_report_pass){.name = "prefill",
+                             .plan = g->prefill,
+                             .measured = rf_run_measured(g->run, g->first + RF_PREFILL),
+                             .timed = rf_run_timed(g->run, g->first + RF_PREFILL)};
 }
 
 rf_status rf_executed_of(const rf_generator *g, rf_executed *w, rf_error *error) {
@@ -63,6 +67,7 @@ rf_status rf_executed_of_scores(const rf_scorer *scorer, int64_t passes, int64_t
   w->pass[0] = (rf_report_pass){.name = "score",
                                 .plan = scorer->plan,
                                 .measured = rf_run_measured(scorer->run, 0),
+                                .timed = rf_run_timed(scorer->run, 0),
                                 .count = passes,
                                 .tokens = (double)rows,
                                 .seconds = seconds,

@@ -54,7 +54,8 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
       seconds[g] += step->gaps[0][g] + step->gaps[1][g] + after->gaps[0][g] + after->gaps[1][g];
   }
   if (!(all > 0)) return;
-  say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
+  say(sink, "%s  %.1f %% of %s time in ops", trace->device ? "device " : "threads", 100 * work / all,
+      trace->device ? "its" : "their");
   if (phases > 0.0005 * all) say(sink, ", %.1f %% in other phases", 100 * phases / all);
   bool taken[RF_GAPS] = {[RF_GAP_UNEXPLAINED] = true};
   for (int n = 0; n < RF_GAPS; n++) {

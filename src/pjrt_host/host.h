@@ -77,7 +77,7 @@ typedef struct host {
   host_peers peers;
   int64_t spin_ns; /* rf_wire_spin_ns */
   bool apart;      /* devices have their own memory: buffers never lie in shared memory */
-  void *profile; /* that is recorded; NULL: none */
+  void *profile;   /* that is recorded; NULL: none */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */

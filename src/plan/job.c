@@ -148,6 +148,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
   plan->device.plugin = rf_options_text_or(options, "plugin", getenv("RAFTER_PJRT_PLUGIN"));
   plan->device.flags = rf_options_text(options, "xla-flags");
+  plan->device.traced = rf_options_knows(options, "trace") && rf_options_is_set(options, "trace");
   plan->build.plain |= plan->backend && plan->backend->plain_weights;
   plan->build.sampled |= plan->backend && plan->backend->compiles;
   RF_TRY(rf_hosts_of(options, &plan->device.hosts, error));

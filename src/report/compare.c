@@ -94,7 +94,7 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
   const json_t *plan = rf_report_plan_of(entry, plan_name),
                *pass = measured ? measured_pass(entry, plan_name) : NULL, *ops = json_object_get(plan, "ops"),
                *op;
-  double per = rf_json_number_at(pass, "count") > 0 ? rf_json_number_at(pass, "count") : 1;
+  double per = rf_report_timed(pass);
   char kind[160];
   size_t i;
   json_array_foreach (pass ? json_object_get(pass, "ops") : ops, i, op) {
@@ -183,7 +183,8 @@ static json_t *side_json(const json_t *entry, const char *pass_name, bool measur
     double least = 0;
     size_t i;
     json_array_foreach (json_object_get(pass, "ops"), i, op)
-      least += rf_json_number_at(op, "calls") / count * rf_json_number_at(op, "least_seconds");
+      least +=
+          rf_json_number_at(op, "calls") / rf_report_timed(pass) * rf_json_number_at(op, "least_seconds");
     json_object_set_new(json, "least_seconds", json_real(least));
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));

@@ -78,6 +78,7 @@ typedef struct rf_shares {
 } rf_shares;
 typedef struct rf_diagnosed_threads {
   bool traced;
+  bool device; /* a device executed the ops; the trace has no threads of the host */
   int steps;
   double work, phases; /* fractions of time. work: in ops. phases: outside ops. */
   rf_shares gaps;

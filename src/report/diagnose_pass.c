@@ -1,6 +1,7 @@
 /* diagnose_pass.c - sums the time of one forward pass or step by kind of op, phase, bound and
  * layer. Also finds the largest losses and the rate. */
 #include "report/diagnose.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -265,7 +266,7 @@ bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_p
   double per = measured ? rf_json_number_at(measured, "count") : 1;
   const json_t *time = json_object_get(plan, "time");
   if (per < 1) per = 1;
-  costs ops = read_ops(plan, measured, per);
+  costs ops = read_ops(plan, measured, measured ? rf_report_timed(measured) : 1);
   if (!ops.at) return false;
   *pass = (rf_diagnosed_pass){.name = name_of(plan, measured), .count = measured ? per : 0};
   pass->trains = !strcmp(pass->name, "train");

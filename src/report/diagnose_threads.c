@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "report/summary.h"
+#include "run/record.h"
 
 static const double NANOSECOND = 1e-9;
 
@@ -76,6 +77,8 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry) {
   }
   if (all <= 0) return (rf_diagnosed_threads){0};
   threads.traced = true;
+  threads.device =
+      !strcmp(rf_json_text_at(json_array_get(json_object_get(header, "lanes"), 0), "name"), RF_TRACE_DEVICE);
   threads.work /= all;
   threads.phases /= all;
   json_array_foreach (names, g, value)

@@ -1,6 +1,8 @@
 /* measured.c - predicted and measured times, joined by op id. */
 #include "report/report.h"
 
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,13 +72,15 @@ json_t *rf_report_pass_json(const rf_report_pass *pass) {
   const rf_plan *plan = pass->plan;
   json_t *ops = json_array();
   double predicted = 0, limit_of_all = 0;
+  /* The predictions are for all passes, the measurements perhaps only for some of them. */
+  double times = pass->timed > 0 ? (double)pass->count / (double)pass->timed : 1;
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_measured *m = &pass->measured[i];
     double calls = (double)m->calls;
     if (!m->calls) continue; /* the run did not reach this op */
-    double planned = pass->predicted ? pass->predicted[i] / calls : plan->op[i].seconds;
-    double limit = pass->limit ? pass->limit[i] / calls : rf_plan_limit(plan, i, NULL);
-    predicted += planned * calls;
+    double planned = pass->predicted ? pass->predicted[i] / (calls * times) : plan->op[i].seconds;
+    double limit = pass->limit ? pass->limit[i] / (calls * times) : rf_plan_limit(plan, i, NULL);
+    predicted += planned * calls * times;
     json_t *row = json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls",
                             (json_int_t)m->calls, "seconds", m->seconds / calls, "least_seconds", m->least,
                             "predicted_seconds", planned, "limit_seconds", limit);
@@ -89,5 +93,12 @@ json_t *rf_report_pass_json(const rf_report_pass *pass) {
       json_pack("{ss sI sf sf sf so}", "walk", pass->name, "count", (json_int_t)pass->count, "tokens",
                 pass->tokens, "seconds", pass->seconds, "predicted_seconds", predicted, "ops", ops);
   if (compiled) json_object_set_new(json, "limit_seconds", json_real(limit_of_all));
+  if (pass->timed > 0) json_object_set_new(json, "timed", json_integer((json_int_t)pass->timed));
   return json;
+}
+
+double rf_report_timed(const json_t *pass) {
+  double timed = rf_json_number_at(pass, "timed"), count = rf_json_number_at(pass, "count");
+  if (timed > 0) return timed;
+  return count >= 1 ? count : 1;
 }

@@ -251,9 +251,11 @@ static rf_status check_measured(const json_t *run, const json_t *report, const c
   RF_TRY(list_at(report, "walks", where, &passes, error));
   json_array_foreach ((json_t *)passes, w, pass) {
     const char *name;
-    int64_t count;
+    int64_t count, timed;
     RF_TRY(rf_json_string(pass, "walk", where, &name, error));
     RF_TRY(rf_json_int(pass, "count", where, 0, INT64_MAX / 2, &count, error));
+    if (json_object_get(pass, "timed"))
+      RF_TRY(rf_json_int(pass, "timed", where, 1, INT64_MAX / 2, &timed, error));
     RF_TRY(check_number(pass, "seconds", where, error));
     RF_TRY(check_number(pass, "predicted_seconds", where, error));
     RF_TRY(list_at(pass, "ops", where, &ops, error));

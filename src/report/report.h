@@ -71,6 +71,7 @@ typedef struct rf_report_pass {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured; /* NULL before the run */
+  int64_t timed;               /* number of steps or passes whose ops were timed; 0: all */
   int64_t count;               /* number of steps or forward passes */
   double tokens;               /* tokens in all passes; 0: not counted */
   double seconds;              /* wall-clock seconds of all passes; 0: not measured */
@@ -80,6 +81,8 @@ typedef struct rf_report_pass {
 } rf_report_pass;
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
 json_t *rf_report_pass_json(const rf_report_pass *pass);
+/* Number of steps or passes to which the times of ops in this object belong; at least 1. */
+double rf_report_timed(const json_t *pass);
 
 /* The next functions write a number with its unit into `text` and return it: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);

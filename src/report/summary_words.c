@@ -271,7 +271,9 @@ char *rf_words_threads(const rf_diagnosed_threads *threads) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "in the recorded steps, threads spend %.0f %% of their time in ops", 100 * threads->work);
+  fprintf(out, "in the recorded steps, %s %.0f %% of %s time in ops",
+          threads->device ? "the device spends" : "threads spend", 100 * threads->work,
+          threads->device ? "its" : "their");
   for (int i = 0; i < threads->gaps.count; i++) {
     const rf_share *gap = &threads->gaps.at[i];
     if (gap->part >= 0.01) fprintf(out, ", %s %.0f %%", gap->name, 100 * gap->part);

@@ -138,7 +138,8 @@ static json_t *lanes_json(const rf_trace *trace) {
   json_t *list = json_array();
   char name[32];
   for (int t = 0; t < trace->threads; t++) {
-    snprintf(name, sizeof name, "thread %d", t);
+    if (trace->device) snprintf(name, sizeof name, "%s", RF_TRACE_DEVICE);
+    else snprintf(name, sizeof name, "thread %d", t);
     json_array_append_new(list, json_pack("{ss ss}", "name", name, "kind", "thread"));
   }
   for (int l = 0; l < RF_TRACE_LANES; l++)

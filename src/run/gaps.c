@@ -173,7 +173,8 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   } causes[] = {{RF_LOST_DELAY, RF_GAP_OTHERS, 1},
                 {RF_LOST_FAULTS, RF_GAP_FAULT, (double)larger(1, (int64_t)t->w->trace->fault_ns)},
                 {RF_LOST_OFF, RF_GAP_WAIT, 1}};
-  int64_t at = smaller(end, begin + bound);
+  /* a device has no work until the host has launched the next kernel */
+  int64_t at = t->w->trace->device ? end : smaller(end, begin + bound);
   give(t, RF_GAP_LAUNCH, begin, at);
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     rf_gap gap = causes[i].gap;

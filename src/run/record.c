@@ -16,7 +16,7 @@ rf_lanes *rf_record_lanes;
 static rf_record *opened; /* The open record. */
 
 // clang-format off
-static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write", "record"};
+static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write", "record", "other"};
 static const char *const GAPS[RF_GAPS] = {"launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained", "stopped", "slow rank", "network"};
 static const char *const LOSTS[RF_LOSTS] = {"faults", "read faults", "delay_ns", "off_ns", "switches"};
 static const struct { const char *name, *unit; } COUNTERS[RF_COUNTERS] = {{"arena live bytes", "bytes"}, {"queue", "answers"}, {"answers running", "answers"}, {"kv pages in use", "pages"}};

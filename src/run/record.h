@@ -29,7 +29,8 @@ typedef enum rf_phase {
   RF_PHASE_LOAD,
   RF_PHASE_TOKENIZE,
   RF_PHASE_WRITE,
-  RF_PHASE_RECORD, /* The recorder's own work between steps. */
+  RF_PHASE_RECORD, /* The recorder's own work: between steps, and to start and to read a profiler. */
+  RF_PHASE_OTHER,  /* A device's work that belongs to no op of the plan, such as copies of inputs. */
   RF_PHASES
 } rf_phase;
 const char *rf_phase_name(rf_phase phase);
@@ -149,6 +150,7 @@ typedef struct rf_trace {
   const rf_plan *plan[4]; /* The plans belong to the caller. */
   char plan_name[4][32];  /* "train", "validation", "prefill", "decode", "score" */
   double fault_ns;        /* Measured nanoseconds to map one page. */
+  bool device;            /* The only lane of a thread is a device, whose profiler timed the ops. */
 } rf_trace;
 
 typedef enum rf_trace_lane {
@@ -159,6 +161,8 @@ typedef enum rf_trace_lane {
   RF_TRACE_LANES
 } rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
+/* Name of the lane of a device, in place of "thread 0". */
+#define RF_TRACE_DEVICE "device"
 
 /* Makes a trace of everything that was recorded so far. Adds phases of ops, predicted times, live
  * bytes and gaps. The plans must outlive the trace. */

@@ -23,6 +23,7 @@ typedef struct rf_bound_plan {
   rf_whole *whole; /* NULL: one chip */
   rf_program *program;
   rf_measured *measured;
+  int64_t timed;    /* executions with measured times; 0: all */
   uint8_t *probe;   /* (ops): rf_probe. */
   uint8_t *watched; /* (ops): 1 if the program calls before_op and after_op. */
   /* Tensor ids of inputs and outputs. Without an arena on the host, `view` points into `copies`. */
@@ -302,6 +303,7 @@ static rf_status compile(rf_bound_plan *b, int number, rf_error *error) {
                                     .number = number,
                                     .workers = plan->options.threads,
                                     .measured = b->measured,
+                                    .timed = &b->timed,
                                     .watch = {b, b->watched, before_op, after_op}};
   status = b->run->device->type->compile(b->run->device, &source, &b->program, error);
 done:
@@ -663,9 +665,13 @@ int64_t rf_run_others(const rf_run *run, int first, int count) {
 
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
 
+int64_t rf_run_timed(const rf_run *run, int plan) { return run->bound[plan].timed; }
+
 void rf_run_measured_reset(rf_run *run) {
-  for (int i = 0; i < run->count; i++)
+  for (int i = 0; i < run->count; i++) {
     memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
+    run->bound[i].timed = 0;
+  }
 }
 
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact) {

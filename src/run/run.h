@@ -120,6 +120,9 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
 /* Returns the measured time of each op (op_count) since the last reset. */
 const rf_measured *rf_run_measured(const rf_run *run, int plan);
+/* Number of steps or forward passes to which these times belong; 0: all since the last reset. A
+ * compiled program has times of ops only for steps that are traced. */
+int64_t rf_run_timed(const rf_run *run, int plan);
 void rf_run_measured_reset(rf_run *run);
 
 /* With debug.poison, returns the bytes from the arena's start to the last byte that was ever

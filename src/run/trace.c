@@ -68,6 +68,24 @@ static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   return extra < 0 ? span->lane : (uint16_t)(trace->threads + extra);
 }
 
+/* The host's own counters say nothing about a device, and its work outside of ops becomes
+ * phases. */
+static bool take_for_device(rf_stamp *span) {
+  if (span->kind == RF_SPAN_RECORD) span->id = RF_PHASE_RECORD;
+  if (span->kind == RF_SPAN_OTHER) span->id = RF_PHASE_OTHER;
+  if (span->kind > RF_SPAN_REMOTE) span->kind = RF_SPAN_PHASE;
+  return span->kind != RF_SPAN_LOST;
+}
+
+/* A compiled program runs on a device. Its ops are recorded if the device has a profiler. */
+static bool is_of_device(const rf_record *record, const rf_trace *trace) {
+  const rf_lane *lane = &record->lanes.lane[0];
+  if (!trace->plans || !trace->plan[0]->options.backend->compiles) return false;
+  for (int64_t i = lane->count > lane->capacity ? lane->count - lane->capacity : 0; i < lane->count; i++)
+    if (lane->ring[i & (lane->capacity - 1)].kind == RF_SPAN_OP) return true;
+  return false;
+}
+
 static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t *kept_from,
                             rf_error *error) {
   *kept_from = record->origin;
@@ -78,6 +96,7 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
     for (int64_t i = first; i < lane->count; i++) {
       rf_stamp span = lane->ring[i & (lane->capacity - 1)];
       if (i == first && first && span.end > *kept_from) *kept_from = span.end;
+      if (!take_for_device(&span) && trace->device) continue;
       span.begin -= record->origin;
       span.end -= record->origin;
       if (span.begin < 0) span.begin = 0;
@@ -219,7 +238,9 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
                         op->plan};
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = phase_of(&plan->graph->op[op->id]);
-  bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;
+  /* a compiler chooses the order of ops */
+  bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan &&
+                 (op->id > f->last || trace->device);
   f->last = op->id;
   if (goes_on) f->phase.end = op->end;
   else {
@@ -296,7 +317,8 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  trace->threads = threads_of(record, trace);
+  trace->device = is_of_device(record, trace);
+  trace->threads = trace->device ? 1 : threads_of(record, trace);
   if (record->in_step || record->after) { /* after a pause, the counters were read before */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());

@@ -17,6 +17,7 @@ typedef struct rf_xla_device {
   rf_device device; /* first field: the part that callers hold */
   rf_xla_client *client;
   rf_device_settings settings;
+  enum { RF_XLA_PROFILER_UNKNOWN, RF_XLA_PROFILER_NONE } profiler; /* NONE: missing, or it has failed */
 } rf_xla_device;
 
 /* A persistent tensor's value on one chip. At least one of the flags is set. */

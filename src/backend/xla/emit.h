@@ -18,12 +18,13 @@ typedef struct rf_emit_target {
   /* Gradients of logits are rounded to bf16 before a product whose result is bf16. Otherwise they
    * become two bf16 numbers and keep 16 bits, at twice the work. */
   bool one_bf16;
-  bool narrow_bias;   /* adds a bias in bf16 to a product of bf16 */
-  bool two_rows;      /* multiplies two rows and a matrix much faster than one row */
-  bool joins_late;    /* moves concatenations into the operations that read them */
-  int columns;        /* products are much faster with a multiple of this many columns; 0: any */
-  int64_t head_bytes; /* logits of a chunk in f32, where larger chunks are faster; 0: small ones */
-  const char *flags;  /* options that its compiler needs for the arithmetic of the formulas; NULL */
+  bool narrow_bias;         /* adds a bias in bf16 to a product of bf16 */
+  bool two_rows;            /* multiplies two rows and a matrix much faster than one row */
+  bool joins_late;          /* moves concatenations into the operations that read them */
+  int columns;              /* products are much faster with a multiple of this many columns; 0: any */
+  int64_t head_bytes;       /* logits of a chunk in f32, where larger chunks are faster; 0: small ones */
+  const char *flags;        /* options that its compiler needs for the arithmetic of the formulas; NULL */
+  const char *traced_flags; /* options with which a profiler can name its kernels; NULL */
 } rf_emit_target;
 
 /* Facts that the host knows about the inputs of a run. A program for these facts has wrong results
@@ -201,8 +202,9 @@ rf_emit_target rf_emit_target_of(const char *platform);
 /* The facts of usual inputs, where the target has programs for them: whole rows when training,
  * greedy decoding over the whole context. Chips that generate have different inputs: no facts. */
 rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target);
-/* The target's flags and `more` (may be NULL), for rf_xla_compile. free() */
-char *rf_emit_flags(const rf_emit_target *target, const char *more);
+/* The target's flags and `more` (may be NULL), for rf_xla_compile. `traced`: of a run whose ops are
+ * timed. free() */
+char *rf_emit_flags(const rf_emit_target *target, bool traced, const char *more);
 /* RAFTER_INVALID: the graph has an op without an emitter; the error has the reason. */
 rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, rf_emitted *out,
                         rf_error *error);

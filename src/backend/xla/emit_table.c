@@ -24,7 +24,9 @@ rf_emit_target rf_emit_target_of(const char *platform) {
                             .columns = 64,
                             .head_bytes = (int64_t)512 << 20,
                             /* otherwise activations stay f32 in memory */
-                            .flags = "--xla_allow_excess_precision=false"};
+                            .flags = "--xla_allow_excess_precision=false",
+                            /* kernels of a CUDA graph have no names of instructions */
+                            .traced_flags = "--xla_gpu_enable_command_buffer="};
   return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = tpu, .tiles = tpu};
 }
 
@@ -41,11 +43,12 @@ rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target)
   return (rf_emit_known){.greedy = true, .reach = graph->seq};
 }
 
-char *rf_emit_flags(const rf_emit_target *target, const char *more) {
-  const char *first = target->flags ? target->flags : "", *second = more ? more : "";
-  size_t room = strlen(first) + strlen(second) + 2;
+char *rf_emit_flags(const rf_emit_target *target, bool traced, const char *more) {
+  const char *first = target->flags ? target->flags : "", *last = more ? more : "",
+             *second = traced && target->traced_flags ? target->traced_flags : "";
+  size_t room = strlen(first) + strlen(second) + strlen(last) + 3;
   char *all = rf_must(malloc(room));
-  snprintf(all, room, "%s %s", first, second); /* a later flag replaces an earlier one */
+  snprintf(all, room, "%s %s %s", first, second, last); /* a later flag replaces an earlier one */
   return all;
 }
 

@@ -4,6 +4,7 @@
  * two. */
 #include "backend/xla/device.h"
 #include "backend/xla/known.h"
+#include "backend/xla/timed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ typedef struct variant {
   bool *donated;
   /* bytes of the image: the words of rf_run_inputs, and the values of probes (chips * probes) */
   int64_t words, probes;
+  rf_xla_instructions instructions; /* of the compiled program; none until the first traced execution */
   int64_t *sums; /* for each result: bytes of the image for f32 values of an f64 tensor, or -1 */
 } variant;
 
@@ -31,6 +33,7 @@ typedef struct xla_program {
   int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of
                       them, and the outputs that each of them has */
   rf_watch watch;
+  rf_xla_timed timed;
   int number;             /* of the plan in the run */
   rf_known_inputs inputs; /* on which the choice of a program depends */
   rf_section last;        /* the last section that has ops */
@@ -124,6 +127,7 @@ static void free_variant(variant *v) {
   free(v->result);
   free(v->donated);
   free(v->sums);
+  rf_xla_instructions_free(&v->instructions);
 }
 
 static rf_status compile_variant(xla_program *p, int64_t rows, rf_emit_known known, rf_error *error) {
@@ -145,7 +149,7 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_emit_known kno
   rf_status status = v->argument && v->result && v->donated && v->sums ? RAFTER_OK : no_memory(error);
   if (status == RAFTER_OK) status = bind_arguments(p, v, error);
   if (status == RAFTER_OK) status = bind_results(p, v, error);
-  char *flags = rf_emit_flags(&options.target, d->settings.flags);
+  char *flags = rf_emit_flags(&options.target, d->settings.traced, d->settings.flags);
   const rf_xla_compile of = {.text = v->module.text,
                              .bytes = v->module.bytes,
                              .replicas = v->module.replicas,
@@ -286,6 +290,15 @@ static void leave_out(const xla_program *p, variant *v, const rf_tensor *unread)
   }
 }
 
+static rf_status execute_timed(xla_program *p, variant *v, const rf_xla_call *call, rf_error *error) {
+  rf_xla_device *d = p->memory->device;
+  rf_xla_timing timing = rf_xla_timing_begin(d);
+  rf_status status = rf_xla_execute(d->client, call, v->donated, error);
+  if (status == RAFTER_OK) rf_xla_timing_end(d, &timing, v->program, &v->instructions, &p->timed);
+  else rf_xla_timing_drop(d, &timing);
+  return status;
+}
+
 static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *error) {
   variant *v = NULL;
   RF_TRY(variant_for(p, inputs->rows, &v, error));
@@ -299,7 +312,7 @@ static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *
                             .argument = v->argument,
                             .result = v->result,
                             .shared = &p->memory->image};
-  RF_TRY(rf_xla_execute(p->memory->device->client, &call, v->donated, error));
+  RF_TRY(execute_timed(p, v, &call, error));
   take_results(p, v);
   return check_probes(p, v, inputs, error);
 }
@@ -376,6 +389,7 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
                      .offset = calloc(tensors, sizeof *p->offset),
                      .stack = calloc(tensors, sizeof *p->stack),
                      .watch = source->watch,
+                     .timed = {graph, source->number, source->measured, source->timed},
                      .number = source->number};
   rf_status status = p->offset && p->stack ? RAFTER_OK : no_memory(error);
   if (status == RAFTER_OK) {
