@@ -303,6 +303,11 @@ static void note_kinds(const rf_diagnosed_pass *pass, json_t *notes) {
     char a[32], b[32];
     if (fabs(kind->seconds - kind->predicted) < RF_WORTH * pass->seconds) continue;
     if (ratio < RF_MISSED && ratio > 1 / RF_MISSED) continue;
+    if (!(kind->seconds > 0)) { /* only in a compiled program */
+      append(notes, join("%s is computed in the kernels of other ops (predicted %s)", kind->name,
+                         rf_text_seconds(kind->predicted, a)));
+      continue;
+    }
     append(notes, join("%s takes %s instead of the predicted %s (%.*f x)", kind->name,
                        rf_text_seconds(kind->seconds, a), rf_text_seconds(kind->predicted, b),
                        decimals(ratio), ratio));

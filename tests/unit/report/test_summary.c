@@ -35,6 +35,32 @@ static void sums_are_those_of_the_ops(void **state) {
   json_decref(entry);
 }
 
+/* A compiled program times the ops of traced steps only, and computes some ops in other kernels. */
+static void some_steps_can_be_timed(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 10, 1.0, 1e6), *op;
+  json_t *measured = json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0);
+  size_t i;
+  json_object_set_new(measured, "timed", json_integer(2));
+  json_array_foreach (json_object_get(measured, "ops"), i, op) {
+    json_object_set_new(op, "calls", json_real(2 * OPS[i].calls));
+    if (!strcmp(OPS[i].kind, "norm")) json_object_set_new(op, "seconds", json_real(0));
+  }
+  json_t *summary = rf_report_summary(entry);
+  const json_t *pass = json_array_get(json_object_get(summary, "walks"), 0);
+  near(at(pass, "count"), 10);
+  near(at(pass, "seconds"), 1.0);
+  near(at(pass, "inside_seconds"), 0.8);
+  near(at(pass, "predicted_seconds"), 0.8);
+  near(at(named(json_object_get(pass, "kinds"), "matmul"), "seconds"), 0.7);
+  near(at(named(json_object_get(pass, "kinds"), "norm"), "seconds"), 0);
+  char *notes = json_dumps(json_object_get(summary, "notes"), 0);
+  assert_non_null(strstr(notes, "norm is computed in the kernels of other ops (predicted 100 ms)"));
+  free(notes);
+  json_decref(summary);
+  json_decref(entry);
+}
+
 /* Layers are listed in their order, also after layer nine. The layer is the op's field `layer`,
  * whatever its name. An op whose field is not a valid number counts as outside of layers. */
 static void layers_are_told_apart(void **state) {
@@ -493,6 +519,7 @@ static void kernels_are_blamed_where_they_are_known(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_are_those_of_the_ops),
+      cmocka_unit_test(some_steps_can_be_timed),
       cmocka_unit_test(layers_are_told_apart),
       cmocka_unit_test(the_planted_bound_is_named),
       cmocka_unit_test(others_are_named),
