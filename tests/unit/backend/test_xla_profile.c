@@ -205,7 +205,7 @@ static proto_out gpus(void) {
   line = line_of("Stream #1(Compute)", 1000);
   proto_event(&line, 1, 0, 10000, HLO_OP, "fusion.2", 0);
   proto_event(&line, 1, 10000, 20000, OTHER_STAT, "fusion.2", 0); /* no instruction */
-  proto_event(&line, 2, 32000, 8000, 0, NULL, 0);                 /* a kernel's name is no instruction */
+  proto_event(&line, 2, 32000, 8000, 0, NULL, 0);                 /* only a name of a kernel */
   proto_message(&gpu, 3, &line);
   line = line_of("Launches", 1000);
   proto_event(&line, 1, 0, 10000, HLO_OP, "fusion.2", 0);
@@ -386,8 +386,8 @@ static void test_damaged_profiles_are_harmless(void **state) {
   rf_xla_instructions_free(&in);
 }
 
-/* A profile of the CUDA plugin: a decoding step of Llama 3.2 1B. Kernels of CUDA graphs have the name
- * of the graph in place of an instruction. */
+/* A profile of the CUDA plugin: a decoding step of Llama 3.2 1B. Kernels of CUDA graphs have the
+ * name of the graph in place of an instruction. */
 static void test_a_real_profile(void **state) {
   (void)state;
   static rf_op ops[] = {{.name = "step/micro/block.0/attn/attention/fwd", .section = RF_SECTION_MICRO},
