@@ -1,6 +1,7 @@
 /* interpreter.c - see interpreter.h. Computes all addresses once, then calls and times kernels. */
 #include "backend/interpreter.h"
 #include "backend/lanes.h"
+#include "backend/mpi/flight.h"
 #include "backend/mpi/link.h"
 #include "backend/mpi/pipe.h"
 #include "graph/mesh/place.h"
@@ -28,8 +29,9 @@ typedef struct interpreter {
   int64_t *first_row;
   /* With pipeline stages: the passes of this stage in their order, and the next one. */
   rf_pipe *pipe;
-  int *half;      /* for each op: its pass, as in rf_pipeline_halves */
-  void **address; /* for each tensor: its first slot */
+  rf_flights *flights; /* exchanges that overlap with computation */
+  int *half;           /* for each op: its pass, as in rf_pipeline_halves */
+  void **address;      /* for each tensor: its first slot */
   rf_half *order;
   int halves, next;
 } interpreter;
@@ -99,6 +101,7 @@ static rf_status run_ops(interpreter *in, rf_section section, int half, const rf
     rf_call *call = &in->call[i];
     if (half >= 0 && in->half[i] != half) continue;
     if (in->pipe) rf_link_poll(in->link);
+    if (in->flights) rf_link_poll_flights(in->link);
     if (half >= 0) take_slots(in, call, inputs->micro);
     uint8_t watched = in->watch.op[i];
     if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
@@ -147,7 +150,7 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
                                                              : run_ops(in, section, RF_NONE, inputs, error);
   rf_team_leave(in->team, rf_now_ns(), rf_team_cpu_ns());
   if (rf_lanes_on) rf_lanes_on->op = RF_NONE;
-  return status;
+  return status == RAFTER_OK ? rf_flights_check(in->flights, error) : status;
 }
 
 static void release(rf_program *program) {
@@ -157,6 +160,7 @@ static void release(rf_program *program) {
   free(in->whole);
   free(in->first_row);
   rf_pipe_close(in->pipe);
+  rf_flights_close(in->flights);
   free(in->half);
   free(in->address);
   free(in->order);
@@ -245,6 +249,8 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   }
   rf_status status =
       in->link && rf_pipeline_stages(&graph->mesh) > 1 ? open_pipe(in, source, base, error) : RAFTER_OK;
+  if (status == RAFTER_OK && in->link) status = rf_flights_open(graph, in->link, &in->flights, error);
+  for (int i = 0; i < graph->op_count; i++) in->call[i].flights = in->flights;
   if (status == RAFTER_OK) *program = &in->program;
   else release(&in->program);
   return status;

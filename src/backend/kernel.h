@@ -37,6 +37,8 @@ typedef struct rf_call {
   const rf_run_inputs *run;
   struct rf_link *link; /* the other chips, for collectives (mpi/link.h); NULL: one chip */
   struct rf_pipe *pipe; /* the other stages of a pipeline (mpi/pipe.h); NULL: one stage */
+  /* exchanges that overlap with computation (mpi/flight.h); NULL: the program has none */
+  struct rf_flights *flights;
 } rf_call;
 /* Rank of this chip among the chips that share the op. */
 static inline int64_t rf_rank_of(const rf_call *call) {

@@ -224,6 +224,7 @@ typedef enum rf_exchange_kind {
   RF_EXCHANGE_RECV,
   RF_EXCHANGE_TO_HOST,
   RF_EXCHANGE_FROM_HOST,
+  RF_EXCHANGE_WAIT, /* waits for the exchange that an op with `starts` began */
   RF_EXCHANGES
 } rf_exchange_kind;
 
@@ -269,6 +270,7 @@ typedef struct rf_op_def {
   bool loss;   /* the backward pass starts here, with run->loss_scale as the output's gradient */
   rf_probe probe;
   rf_exchange_kind exchange;
+  bool starts; /* the op only begins its exchange; the op exchange_wait of its output ends it */
   rf_timing timing;
   rf_curve_size curve_size;
   /* An op without a measured curve uses the curve of the first of these ops that has a curve. */

@@ -7,10 +7,11 @@
 
 static MPI_Comm world;
 
-static int open_library(int *rank, int *ranks, int *together) {
-  int level = MPI_THREAD_SINGLE, code;
+static int open_library(int *rank, int *ranks, int *together, int *serialized) {
+  int level = MPI_THREAD_SINGLE, wanted = *serialized ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED, code;
   MPI_Comm near;
-  if ((code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level))) return code;
+  if ((code = MPI_Init_thread(NULL, NULL, wanted, &level))) return code;
+  *serialized = *serialized && level >= MPI_THREAD_SERIALIZED;
   if ((code = MPI_Comm_dup(MPI_COMM_WORLD, &world))) return code;
   if ((code = MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN))) return code;
   if ((code = MPI_Comm_rank(world, rank))) return code;

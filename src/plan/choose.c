@@ -23,6 +23,14 @@ static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   return plan->tensor_count++;
 }
 
+/* An exchange needs its workspace until the op that waits for it. */
+static int workspace_of_start(const rf_plan *plan, int i) {
+  const rf_op *op = plan->graph->op;
+  for (int k = i - 1; k >= 0; k--)
+    if (op[k].def->starts && op[k].output[0] == op[i].output[0]) return plan->op[k].workspace;
+  return RF_NONE;
+}
+
 /* If the number of rows varies from step to step, chooses a second kernel for steps of few rows. */
 static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   const rf_graph *graph = plan->graph;
@@ -63,7 +71,8 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     /* a plan without times, for remat=auto, needs only the work of recomputed ops */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
-    p->workspace = add_workspace(plan, i, depth);
+    p->workspace =
+        op->def->exchange == RF_EXCHANGE_WAIT ? workspace_of_start(plan, i) : add_workspace(plan, i, depth);
   }
   plan->tensor = rf_pool_alloc(graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *plan->tensor);
 }

@@ -120,7 +120,7 @@ static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
   for (int k = 0; k <= o->output_count; k++) {
     int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
     if (t == RF_NONE || rf_plan_content(plan, t)->persistent || plan->tensor[t].shares != RF_NONE ||
-        plan->tensor[t].first != op)
+        (plan->tensor[t].first != op && o->def->exchange != RF_EXCHANGE_WAIT))
       continue;
     for (int i = 0; i < plan->options.guard_bytes / 4 * 4; i++) {
       unsigned char byte;
@@ -184,6 +184,7 @@ static bool may_be_unused(const rf_tensor *t) {
 
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
+  if (o->def->starts) return RAFTER_OK; /* its output is complete after the wait */
   for (int k = 0; k < o->output_count; k++) {
     if (!is_stored(b->plan, o->output[k])) continue;
     const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];

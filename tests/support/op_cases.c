@@ -831,5 +831,10 @@ const op_case OP_CASES[] = {
     {"reduce_scatter", "add", build_collective, ROW_SIZES, OP_ADD | OP_EXACT},
     {"all_reduce", "second microbatch", build_collective, ROW_SIZES, OP_MICRO | OP_EXACT},
     {"take_run", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"all_gather_start", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"reduce_scatter_start", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"reduce_scatter_start", "add", build_collective, ROW_SIZES, OP_ADD | OP_EXACT},
+    {"all_reduce_start", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"exchange_wait", "add", build_collective, ROW_SIZES, OP_ADD | OP_EXACT},
     {NULL, NULL, NULL, NULL, 0},
 };

@@ -2,6 +2,7 @@
 #include "graph/mesh/place.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ world *world_new(const rf_graph *graph, int64_t whole_rows) {
   w->whole_rows = whole_rows;
   w->broken = -1;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
+  w->late = calloc((size_t)graph->tensor_count, sizeof *w->late);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
     const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
     size_t bytes = (size_t)(rf_tensor_bytes(t) * slots_of(t));
@@ -31,6 +33,8 @@ world *world_new(const rf_graph *graph, int64_t whole_rows) {
 
 void world_free(world *w) {
   for (int64_t i = 0; i < w->chips * w->graph->tensor_count; i++) free(w->data[i]);
+  for (int t = 0; t < w->graph->tensor_count; t++) free(w->late[t]);
+  free(w->late);
   free(w->data);
   free(w);
 }
@@ -182,7 +186,7 @@ static bool adds_up(const world *w, const rf_op *op) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && w->run.micro > 0);
 }
 
-static void run_exchange(world *w, const rf_op *op) {
+static void run_exchange(world *w, const rf_op *op, bool late) {
   const rf_tensor *x = &w->graph->tensor[op->input[0]], *y = &w->graph->tensor[op->output[0]];
   bool left_out = w->broken >= 0 && op == &w->graph->op[w->broken];
   if (!strncmp(op->def->name, "offload_", 8)) { /* Each chip has its own host memory. */
@@ -208,10 +212,30 @@ static void run_exchange(world *w, const rf_op *op) {
       results[chip * count + i] = exchanged(w, op, chip, rank, in, index);
     }
   }
-  for (int64_t i = 0; i < w->chips * count; i++)
-    world_put(w, i / count, op->output[0], i % count,
-              results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0));
-  free(results);
+  for (int64_t i = 0; i < w->chips * count; i++) {
+    double sum = results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0);
+    results[i] = late ? sum : 0;
+    world_put(w, i / count, op->output[0], i % count, late ? NAN : sum);
+  }
+  if (late) free(w->late[op->output[0]]), w->late[op->output[0]] = results;
+  else free(results);
+}
+
+/* An op that begins an exchange leaves NaN until another one has waited for it. */
+static void run_start(world *w, const rf_op *op) {
+  rf_op whole = *op;
+  char name[40];
+  snprintf(name, sizeof name, "%.*s", (int)(strlen(op->def->name) - strlen("_start")), op->def->name);
+  whole.def = rf_op_find(name);
+  run_exchange(w, &whole, true);
+}
+
+static void run_wait(world *w, const rf_op *op) {
+  int y = op->output[0];
+  int64_t count = rf_tensor_count(&w->graph->tensor[y]);
+  bool left_out = w->broken >= 0 && op == &w->graph->op[w->broken];
+  for (int64_t i = 0; i < w->chips * count && !left_out; i++)
+    world_put(w, i / count, y, i % count, w->late[y][i]);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -243,7 +267,9 @@ void world_run_op(world *w, int o) {
   const rf_op *op = &w->graph->op[o];
   bool transfers = !strcmp(op->def->name, "send") || !strcmp(op->def->name, "recv");
   if (rf_op_is_exchange(op->def) && !transfers) {
-    run_exchange(w, op);
+    if (op->def->starts) run_start(w, op);
+    else if (op->def->exchange == RF_EXCHANGE_WAIT) run_wait(w, op);
+    else run_exchange(w, op, false);
     return;
   }
   for (int64_t chip = 0; chip < w->chips; chip++) {

@@ -21,6 +21,8 @@ typedef struct world {
   /* The op whose exchange is left out: each chip takes its own values for those of others. -1:
    * none. */
   int broken;
+  /* [tensor]: results of an exchange that no op has waited for yet; the tensor itself is NaN */
+  double **late;
   world_kernel kernel; /* NULL: the reference kernel runs */
   world_transfer transfer;
   void *context; /* of `kernel` and `transfer` */

@@ -22,6 +22,7 @@ static const rf_kernel *const TABLES[] = {
 #endif
     RF_CPU_ELEMENTWISE_BASE,
     RF_MPI_COLLECTIVES,
+    RF_MPI_FLIGHTS,
     RF_MPI_TRANSFERS,
     RF_REFERENCE_KERNELS,
     NULL,

@@ -7,14 +7,14 @@
 
 #include <stdint.h>
 
-enum { RF_MPI_ABI = 2 };
+enum { RF_MPI_ABI = 3 };
 
 /* Functions return 0, or an error code of the library, which `describe` puts into words. */
 typedef struct rf_mpi_abi {
   int version; /* RF_MPI_ABI */
-  /* Starts the library. `together`: ranks on this machine. The calling thread makes all further
-   * calls. */
-  int (*open)(int *rank, int *ranks, int *together);
+  /* Starts the library. `together`: ranks on this machine. Gets and sets *serialized: whether several
+   * threads make the further calls, one at a time. Without it, only the calling thread does. */
+  int (*open)(int *rank, int *ranks, int *together, int *serialized);
   int (*close)(void);      /* waits for the other ranks */
   void (*abort)(int code); /* ends all ranks, as far as the launcher can */
   /* Gives every rank the `bytes` bytes of all ranks, in their order. Every rank calls it. */

@@ -5,8 +5,7 @@
  * Messages are cut into chunks. While the chunks of one round are on their way, the chunks of the
  * round before are unpacked or summed. A chunk that is contiguous in its tensor needs no copy. */
 #include "backend/mpi/mpi.h"
-#include "backend/mpi/boxes.h"
-#include "backend/mpi/link.h"
+#include "backend/mpi/exchange.h"
 #include "backend/reference/element.h"
 #include "graph/mesh/place.h"
 
@@ -18,20 +17,6 @@ enum {
   DIRECT_BYTES = 4 << 20,       /* of a chunk that is neither */
   ALL_TO_ALL_REDUCE = 32 << 10, /* up to here, every rank sums everything: fewer messages in a row */
 };
-
-/* The state of one call. `rank` and `member` are ranks in the op's group. */
-typedef struct exchange {
-  const rf_call *call;
-  rf_link *link;
-  int64_t size;            /* bytes of an element */
-  int64_t chunk;           /* elements */
-  int64_t rank, group;     /* this chip's rank in the group, and the group's chips */
-  int64_t first;           /* rank along the axes of the first chip of the group */
-  const unsigned char *in; /* the input */
-  unsigned char *out;      /* the output */
-  unsigned char *room;     /* [2 rounds][group][in and out]: chunks */
-  bool adds;               /* the output accumulates */
-} exchange;
 
 static int64_t slot_bytes(int64_t chunk, int64_t size) { return rf_round_up(chunk * size, 64); }
 
@@ -75,15 +60,14 @@ static bool needs_room(const rf_graph *graph, const rf_op *op) {
   return false;
 }
 
-static size_t workspace_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+size_t rf_exchange_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   if (!needs_room(graph, op)) return 0;
   int64_t size = rf_dtype_bytes(graph->tensor[op->input[0]].dtype), chunk = chunk_of(graph, op);
   return (size_t)(2 * op->attr.group * 2 * slot_bytes(chunk, size) + slot_bytes(chunk, 8));
 }
 
-/* MPI rank of a member of the group. */
-static int rank_of_member(const exchange *e, int64_t member) {
+int rf_exchange_rank(const exchange *e, int64_t member) {
   const rf_mesh *mesh = &e->call->graph->mesh;
   int64_t left = e->first + member, number = 0;
   for (int a = RF_AXES - 1, step = 1; a >= 0; a--) {
@@ -98,9 +82,10 @@ static int rank_of_member(const exchange *e, int64_t member) {
   return (int)number;
 }
 
-static exchange begin(const rf_call *call) {
+static exchange begin(const rf_call *call, const rf_link_flight *flight) {
   const rf_op *op = call->op;
   exchange e = {.call = call, .link = call->link, .in = call->in[0], .out = call->out[0]};
+  for (int k = 0; k < 2; k++) e.message[k] = flight ? rf_link_group_of(flight, k) : k;
   int64_t rank = rf_rank_of(call);
   e.group = op->attr.group;
   e.first = e.group < rf_mesh_size(&call->graph->mesh, op->attr.axes) ? rank / e.group * e.group : 0;
@@ -191,17 +176,16 @@ static void post_moves(const exchange *e, int64_t k) {
          q = chunk_at((part){0, out.elements}, k, e->chunk);
     if (p.count > 0) {
       unsigned char *at = landing(e, &in, p);
-      rf_link_begin_receive(e->link, k & 1, rank_of_member(e, from), at ? at : slot(e, k, from, false),
-                            p.count * e->size);
+      rf_link_begin_receive(e->link, e->message[k & 1], rf_exchange_rank(e, from),
+                            at ? at : slot(e, k, from, false), p.count * e->size);
     }
     if (q.count > 0)
-      rf_link_begin_send(e->link, k & 1, rank_of_member(e, to), packed(e, &out, q, slot(e, k, to, true)),
-                         q.count * e->size);
+      rf_link_begin_send(e->link, e->message[k & 1], rf_exchange_rank(e, to),
+                         packed(e, &out, q, slot(e, k, to, true)), q.count * e->size);
   }
 }
 
 static void finish_moves(const exchange *e, int64_t k) {
-  if (!rf_link_wait(e->link, k & 1)) return;
   for (int64_t from = 0; from < e->group; from++) {
     rf_boxes in = boxes_of(e, from, e->rank);
     part p = chunk_at((part){0, in.elements}, k, e->chunk);
@@ -209,15 +193,6 @@ static void finish_moves(const exchange *e, int64_t k) {
     unsigned char *own = slot(e, k, from, false);
     if (from == e->rank) unpack(e, &in, p, packed(e, &in, p, own));
     else if (!landing(e, &in, p)) unpack(e, &in, p, own);
-  }
-}
-
-static void move(const rf_call *call) {
-  const exchange e = begin(call);
-  int64_t rounds = e.chunk ? rf_ceil_div(largest_message(call->graph, call->op), e.chunk) : 0;
-  for (int64_t k = 0; k <= rounds; k++) {
-    if (k < rounds) post_moves(&e, k);
-    if (k > 0) finish_moves(&e, k - 1);
   }
 }
 
@@ -323,92 +298,82 @@ static void store_sums(const exchange *e, const rf_boxes *boxes, part p, rf_view
   rf_boxes_runs(boxes, true, p.from, p.count, store_run, &s);
 }
 
-/* The elements of the message to a member, of which it computes the sums. */
-typedef part (*share_of)(const rf_boxes *boxes, int64_t member, int64_t group);
-static part all_elements(const rf_boxes *boxes, int64_t member, int64_t group) {
-  (void)member;
-  (void)group;
-  return (part){0, boxes->elements};
-}
 static part equal_share(const rf_boxes *boxes, int64_t member, int64_t group) {
   int64_t from = boxes->elements * member / group;
   return (part){from, boxes->elements * (member + 1) / group - from};
 }
 
-static void post_sums(const exchange *e, share_of share, int64_t k) {
+/* The elements of the message to a member, of which it computes the sums. */
+static part share_of(const exchange *e, const rf_boxes *boxes, int64_t member) {
+  return e->shares ? equal_share(boxes, member, e->group) : (part){0, boxes->elements};
+}
+
+static void post_sums(const exchange *e, int64_t k) {
   for (int64_t d = 1; d < e->group; d++) {
     int64_t from = (e->rank + e->group - d) % e->group, to = (e->rank + d) % e->group;
     rf_boxes in = boxes_of(e, from, e->rank), out = boxes_of(e, e->rank, to);
-    part p = chunk_at(share(&in, e->rank, e->group), k, e->chunk),
-         q = chunk_at(share(&out, to, e->group), k, e->chunk);
+    part p = chunk_at(share_of(e, &in, e->rank), k, e->chunk),
+         q = chunk_at(share_of(e, &out, to), k, e->chunk);
     if (p.count > 0)
-      rf_link_begin_receive(e->link, k & 1, rank_of_member(e, from), slot(e, k, from, false),
+      rf_link_begin_receive(e->link, e->message[k & 1], rf_exchange_rank(e, from), slot(e, k, from, false),
                             p.count * e->size);
     if (q.count > 0)
-      rf_link_begin_send(e->link, k & 1, rank_of_member(e, to), packed(e, &out, q, slot(e, k, to, true)),
-                         q.count * e->size);
+      rf_link_begin_send(e->link, e->message[k & 1], rf_exchange_rank(e, to),
+                         packed(e, &out, q, slot(e, k, to, true)), q.count * e->size);
   }
 }
 
-static void finish_sums(const exchange *e, share_of share, int64_t k) {
+static void finish_sums(const exchange *e, int64_t k) {
   rf_boxes own = boxes_of(e, e->rank, e->rank);
-  part p = chunk_at(share(&own, e->rank, e->group), k, e->chunk);
-  if (rf_link_wait(e->link, k & 1) && p.count > 0 && !sum_into_output(e, &own, p, k))
-    store_sums(e, &own, p, sum_part(e, &own, p, k));
+  part p = chunk_at(share_of(e, &own, e->rank), k, e->chunk);
+  if (p.count > 0 && !sum_into_output(e, &own, p, k)) store_sums(e, &own, p, sum_part(e, &own, p, k));
 }
 
-static void sum_shares(const exchange *e, share_of share) {
+static int64_t rounds_of_sums(const exchange *e) {
   int64_t most = 0;
   for (int64_t r = 0; r < e->group; r++) {
     rf_boxes boxes = boxes_of(e, r, r);
-    int64_t count = share(&boxes, r, e->group).count;
+    int64_t count = share_of(e, &boxes, r).count;
     most = count > most ? count : most;
   }
-  int64_t rounds = e->chunk ? rf_ceil_div(most, e->chunk) : 0;
-  for (int64_t k = 0; k <= rounds; k++) {
-    if (k < rounds) post_sums(e, share, k);
-    if (k > 0) finish_sums(e, share, k - 1);
-  }
-}
-
-static void reduce_scatter(const rf_call *call) {
-  const exchange e = begin(call);
-  /* the padding of the last part */
-  if (!e.adds && boxes_of(&e, e.rank, e.rank).elements < rf_tensor_count(rf_out(call, 0)))
-    memset(e.out, 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
-  sum_shares(&e, all_elements);
+  return e->chunk ? rf_ceil_div(most, e->chunk) : 0;
 }
 
 /* The second half of an all_reduce: each rank has the sums of its share in the output, and sends
  * them to the others. */
-static void share_sums(const exchange *e) {
-  exchange out = *e;
-  out.in = e->out;
+static rf_boxes boxes_of_sums(const exchange *e) {
   rf_boxes boxes = boxes_of(e, e->rank, e->rank);
   for (int i = 0; i < boxes.count; i++) { /* input and output have the same places */
     memcpy(boxes.box[i].from_stride, boxes.box[i].to_stride, sizeof boxes.box[i].to_stride);
     boxes.box[i].from_at = boxes.box[i].to_at;
   }
-  int64_t rounds = rf_ceil_div(rf_ceil_div(boxes.elements, e->group) + 1, e->chunk);
-  for (int64_t k = 0; k <= rounds; k++) {
-    for (int64_t d = 1; d < e->group && k < rounds; d++) {
-      int64_t from = (e->rank + e->group - d) % e->group, to = (e->rank + d) % e->group;
-      part p = chunk_at(equal_share(&boxes, from, e->group), k, e->chunk),
-           q = chunk_at(equal_share(&boxes, e->rank, e->group), k, e->chunk);
-      unsigned char *at = landing(&out, &boxes, p);
-      if (p.count > 0)
-        rf_link_begin_receive(e->link, k & 1, rank_of_member(e, from), at ? at : slot(e, k, from, false),
-                              p.count * e->size);
-      if (q.count > 0)
-        rf_link_begin_send(e->link, k & 1, rank_of_member(e, to),
-                           packed(&out, &boxes, q, slot(e, k, to, true)), q.count * e->size);
-    }
-    if (k == 0 || !rf_link_wait(e->link, (k - 1) & 1)) continue;
-    for (int64_t from = 0; from < e->group; from++) {
-      part p = chunk_at(equal_share(&boxes, from, e->group), k - 1, e->chunk);
-      if (from != e->rank && p.count > 0 && !landing(&out, &boxes, p))
-        unpack(&out, &boxes, p, slot(e, k - 1, from, false));
-    }
+  return boxes;
+}
+
+static void post_shares(const exchange *e, int64_t k) {
+  const rf_boxes boxes = boxes_of_sums(e);
+  exchange out = *e;
+  out.in = e->out;
+  for (int64_t d = 1; d < e->group; d++) {
+    int64_t from = (e->rank + e->group - d) % e->group, to = (e->rank + d) % e->group;
+    part p = chunk_at(equal_share(&boxes, from, e->group), k, e->chunk),
+         q = chunk_at(equal_share(&boxes, e->rank, e->group), k, e->chunk);
+    unsigned char *at = landing(&out, &boxes, p);
+    if (p.count > 0)
+      rf_link_begin_receive(e->link, e->message[k & 1], rf_exchange_rank(e, from),
+                            at ? at : slot(e, k, from, false), p.count * e->size);
+    if (q.count > 0)
+      rf_link_begin_send(e->link, e->message[k & 1], rf_exchange_rank(e, to),
+                         packed(&out, &boxes, q, slot(e, k, to, true)), q.count * e->size);
+  }
+}
+
+static void finish_shares(const exchange *e, int64_t k) {
+  const rf_boxes boxes = boxes_of_sums(e);
+  for (int64_t from = 0; from < e->group; from++) {
+    part p = chunk_at(equal_share(&boxes, from, e->group), k, e->chunk);
+    if (from != e->rank && p.count > 0 && !landing(e, &boxes, p))
+      unpack(e, &boxes, p, slot(e, k, from, false));
   }
 }
 
@@ -423,45 +388,77 @@ static void copy_own_columns(const exchange *e) {
     if (i % columns < own) store(out, i, (e->adds ? load(out, i) : 0.0) + load(in, i));
 }
 
-static void all_reduce(const rf_call *call) {
-  const exchange e = begin(call);
-  if (call->op->attr.collective.own_columns > 0) copy_own_columns(&e);
-  rf_boxes boxes = boxes_of(&e, 0, 0);
-  /* an output that accumulates has other values than the sums */
-  bool small = e.adds || boxes.elements * e.size <= ALL_TO_ALL_REDUCE;
-  sum_shares(&e, small ? all_elements : equal_share);
-  if (!small) share_sums(&e);
+static void add_rounds(exchange *e, int64_t count, void (*post)(const exchange *, int64_t),
+                       void (*finish)(const exchange *, int64_t)) {
+  e->phase[e->phases++] = (rounds){.count = count, .post = post, .finish = finish};
+}
+
+exchange rf_exchange_begin(const rf_call *call, const rf_link_flight *flight) {
+  exchange e = begin(call, flight);
+  rf_exchange_kind kind = call->op->def->exchange;
+  if (kind == RF_EXCHANGE_ALL_REDUCE) {
+    rf_boxes boxes = boxes_of(&e, 0, 0);
+    if (call->op->attr.collective.own_columns > 0) copy_own_columns(&e);
+    /* an output that accumulates has other values than the sums */
+    e.shares = !e.adds && boxes.elements * e.size > ALL_TO_ALL_REDUCE;
+    add_rounds(&e, rounds_of_sums(&e), post_sums, finish_sums);
+    int64_t largest_share = rf_ceil_div(boxes.elements, e.group) + 1;
+    if (e.shares) add_rounds(&e, rf_ceil_div(largest_share, e.chunk), post_shares, finish_shares);
+  } else if (kind == RF_EXCHANGE_REDUCE_SCATTER) {
+    /* the padding of the last part */
+    if (!e.adds && boxes_of(&e, e.rank, e.rank).elements < rf_tensor_count(rf_out(call, 0)))
+      memset(e.out, 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
+    add_rounds(&e, rounds_of_sums(&e), post_sums, finish_sums);
+  } else {
+    int64_t largest = largest_message(call->graph, call->op);
+    add_rounds(&e, e.chunk ? rf_ceil_div(largest, e.chunk) : 0, post_moves, finish_moves);
+  }
+  return e;
+}
+
+/* The messages of a round are posted before the round before it is finished. */
+bool rf_exchange_advance(exchange *e, bool waits) {
+  for (; e->now < e->phases; e->now++) {
+    rounds *r = &e->phase[e->now];
+    for (; r->next <= r->count; r->next++) {
+      int64_t k = r->next;
+      if (r->posted == k && k < r->count) {
+        r->post(e, k);
+        r->posted++;
+      }
+      if (k == 0) continue;
+      int group = e->message[(k - 1) & 1];
+      if (waits ? !rf_link_wait(e->link, group) : !rf_link_done(e->link, group)) return waits;
+      if (e->link->failed) return true;
+      r->finish(e, k - 1);
+    }
+  }
+  return true;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static bool has_group(const rf_graph *graph, const rf_op *op) {
+bool rf_exchange_has_group(const rf_graph *graph, const rf_op *op) {
   (void)graph;
   return op->attr.group > 1 && op->attr.group <= MOST_CHIPS;
 }
 
-static bool has_sums(const rf_graph *graph, const rf_op *op) {
+bool rf_exchange_has_sums(const rf_graph *graph, const rf_op *op) {
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  return has_group(graph, op) && (dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F64);
+  return rf_exchange_has_group(graph, op) && (dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F64);
 }
 
-/* A kernel as an exchange of the link, whose waits are recorded. */
-#define EXCHANGE(NAME, RUN) \
-  static void NAME(const rf_call *call) { \
-    rf_link_begin_exchange(call->link); \
-    RUN(call); \
-    rf_link_end_exchange(call->link); \
-  }
-EXCHANGE(run_move, move)
-EXCHANGE(run_reduce_scatter, reduce_scatter)
-EXCHANGE(run_all_reduce, all_reduce)
+/* The waits are recorded as those of an exchange. */
+static void run(const rf_call *call) {
+  rf_link_begin_exchange(call->link);
+  exchange e = rf_exchange_begin(call, NULL);
+  rf_exchange_advance(&e, true);
+  rf_link_end_exchange(call->link);
+}
 
-#define MPI(ACCEPTS, RUN) .name = "mpi", .accepts = ACCEPTS, .workspace_bytes = workspace_bytes, .run = RUN
+#define MPI(ACCEPTS) .name = "mpi", .accepts = ACCEPTS, .workspace_bytes = rf_exchange_workspace, .run = run
 const rf_kernel RF_MPI_COLLECTIVES[] = {
-    {.op = "all_gather", MPI(has_group, run_move)},
-    {.op = "all_to_all", MPI(has_group, run_move)},
-    {.op = "permute", MPI(has_group, run_move)},
-    {.op = "reduce_scatter", MPI(has_sums, run_reduce_scatter)},
-    {.op = "all_reduce", MPI(has_sums, run_all_reduce)},
-    {.op = NULL},
+    {.op = "all_gather", MPI(rf_exchange_has_group)}, {.op = "all_to_all", MPI(rf_exchange_has_group)},
+    {.op = "permute", MPI(rf_exchange_has_group)},    {.op = "reduce_scatter", MPI(rf_exchange_has_sums)},
+    {.op = "all_reduce", MPI(rf_exchange_has_sums)},  {.op = NULL},
 };

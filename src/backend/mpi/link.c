@@ -1,8 +1,6 @@
 /* link.c - see link.h. */
 #define _GNU_SOURCE
-#include "backend/mpi/link.h"
-#include "backend/lanes.h"
-#include "backend/mpi/abi.h"
+#include "backend/mpi/link_parts.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,65 +20,13 @@
 
 /* The tag of a group is TAG_GROUP + its number, and that of a channel TAG_CHANNEL + its number.
  * TAG_LATE: a rank tells rank 0 that it gives up. */
-enum {
-  TAG_MESSAGE = 1,
-  TAG_BEGIN,
-  TAG_GROUP,
-  TAG_LATE = TAG_GROUP + RF_LINK_GROUPS,
-  TAG_LETTER,
-  TAG_CHANNEL
-};
-
-typedef struct message {
-  uint64_t request;
-  int64_t bytes;
-  int rank;
-  bool done, out;
-} message;
-
-typedef struct message_group {
-  message *message;
-  int count;
-} message_group;
-
-/* Where a rank runs. A process number means something only to ranks that have the same kernel
- * (boot) and the same list of processes (space). */
-typedef struct seat {
-  char host[200], boot[40];
-  uint64_t space;
-  int64_t process;
-} seat;
-
-/* The exchange in progress. With its first message to or from a rank, a rank sends one byte, and
- * expects one. */
-typedef struct exchange {
-  bool open;
-  int64_t begin_ns;
-  int64_t number;   /* of this exchange */
-  int64_t *met;     /* for each rank: the last exchange in which a byte was sent to it */
-  message *message; /* the bytes sent and expected */
-  char *byte;       /* for each rank: the byte from it */
-  int count, missing;
-  int last; /* the rank that began last, as far as is known */
-} exchange;
-
-typedef struct link_state {
-  rf_link link; /* first, so that a link is a state */
-  const rf_mpi_abi *mpi;
-  seat *seat; /* (ranks) */
-  message_group group[RF_LINK_GROUPS];
-  exchange exchange;
-  message *posted; /* messages with a number; `done` if one is not in flight */
-  int posts;
-  int room;   /* messages that a group can hold */
-  bool ended; /* another rank has ended, so the launcher ends this one */
-  bool agreed;
-  rf_link_cores mine, lowest;
-} link_state;
+enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + ALL_GROUPS, TAG_LETTER, TAG_CHANNEL };
 
 static link_state *process;
 
-static link_state *state_of(const rf_link *link) { return (link_state *)(uintptr_t)link; }
+static _Thread_local bool in_library;
+
+bool rf_link_in_library(void) { return in_library; }
 
 /* ---- the launcher and its library ------------------------------------------------------------ */
 
@@ -166,6 +113,11 @@ static void end_process(int status, void *unused) {
   (void)unused;
   link_state *s = process;
   if (!s) return;
+  /* the thread of flights makes no further calls */
+  struct timespec limit;
+  clock_gettime(CLOCK_REALTIME, &limit);
+  limit.tv_sec += 2;
+  pthread_mutex_timedlock(&s->library, &limit);
   if (status == 0 || status == INTERRUPTED) {
     if (!s->link.failed) s->mpi->close();
     return;
@@ -189,15 +141,17 @@ static seat own_seat(void) {
 
 static rf_status start(link_state *s, rf_error *error) {
   char words[256] = "";
-  int said_rank, said_ranks, code;
+  const char *thread = getenv("RAFTER_MPI_THREAD");
+  int said_rank, said_ranks, code, serialized = !thread || strcmp(thread, "0") != 0;
   rf_link *link = &s->link;
   /* If a process ends before this call, the others would wait for it. Then SIGALRM ends them. */
   alarm((unsigned)link->seconds);
-  if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together))) {
+  if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together, &serialized))) {
     s->mpi->describe(code, words, sizeof words);
     return RF_FAIL(error, RAFTER_FAILED, "try the launcher with another program first",
                    "the MPI library does not start (%s)", words);
   }
+  link->threaded = serialized;
   s->mpi->library(link->library, sizeof link->library);
   rf_link_launched(&said_rank, &said_ranks);
   if (link->ranks == 1 && said_ranks > 1)
@@ -209,6 +163,9 @@ static rf_status start(link_state *s, rf_error *error) {
   s->exchange.met = calloc((size_t)link->ranks, sizeof *s->exchange.met);
   s->exchange.byte = calloc((size_t)link->ranks, 1);
   s->exchange.message = calloc(2 * (size_t)link->ranks, sizeof *s->exchange.message);
+  pthread_mutex_init(&s->library, NULL);
+  pthread_mutex_init(&s->flying, NULL);
+  pthread_cond_init(&s->begun, NULL);
   for (int g = 0; g < RF_LINK_GROUPS; g++) {
     s->group[g].message = calloc((size_t)s->room, sizeof *s->group[g].message);
     if (!s->group[g].message || !s->seat || !s->exchange.met || !s->exchange.message || !s->exchange.byte)
@@ -249,13 +206,37 @@ const char *rf_link_host(const rf_link *link, int rank) { return state_of(link)-
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
+/* Calls of the library, by any thread. */
+static int post(link_state *s, message *m, void *data, int64_t bytes, int tag) {
+  pthread_mutex_lock(&s->library);
+  in_library = true;
+  int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
+                    : s->mpi->receive(data, bytes, m->rank, tag, &m->request);
+  in_library = false;
+  pthread_mutex_unlock(&s->library);
+  return code;
+}
+
+static int test(link_state *s, message *m, int *done) {
+  pthread_mutex_lock(&s->library);
+  in_library = true;
+  int code = s->mpi->test(&m->request, done);
+  in_library = false;
+  pthread_mutex_unlock(&s->library);
+  return code;
+}
+
+/* True for the first failure, whose error the caller then writes before it sets link.failed. */
+static bool is_first_failure(link_state *s) { return !atomic_exchange(&s->failing, true); }
+
 static bool fail_call(link_state *s, const message *m, int code) {
   char words[200] = "";
+  if (!is_first_failure(s)) return false;
   s->mpi->describe(code, words, sizeof words);
-  s->link.failed = true;
   RF_FAIL(&s->link.error, RAFTER_FAILED, "the last complete checkpoint is untouched; --resume continues",
           "a message %s rank %d (%s) failed: %s", m->out ? "to" : "from", m->rank,
           rf_link_host(&s->link, m->rank), words);
+  s->link.failed = true;
   return false;
 }
 
@@ -266,7 +247,7 @@ static bool poll_for(link_state *s, message *list, int count, double seconds) {
     left = 0;
     for (int i = 0; i < count; i++) {
       int done = list[i].done;
-      if (!done && s->mpi->test(&list[i].request, &done)) done = 0;
+      if (!done && test(s, &list[i], &done)) done = 0;
       list[i].done = done;
       left += !done;
     }
@@ -285,11 +266,14 @@ static int find_silent(link_state *s, int rank) {
   char *words = calloc((size_t)link->ranks, 1); /* not freed: messages may still arrive */
   if (!list || !words) return rank;
   if (link->rank > 0) {
-    if (!s->mpi->send(&word, 1, 0, TAG_LATE, &list[0].request)) poll_for(s, list, 1, 0.5);
+    list[0].out = true;
+    if (!post(s, &list[0], &word, 1, TAG_LATE)) poll_for(s, list, 1, 0.5);
     return rank;
   }
-  for (int r = 1; r < link->ranks; r++)
-    if (s->mpi->receive(&words[r], 1, r, TAG_LATE, &list[r].request)) return rank;
+  for (int r = 1; r < link->ranks; r++) {
+    list[r].rank = r;
+    if (post(s, &list[r], &words[r], 1, TAG_LATE)) return rank;
+  }
   poll_for(s, list + 1, link->ranks - 1, 1.5);
   for (int r = 1; r < link->ranks && list[rank].done; r++)
     if (!list[r].done) return r;
@@ -298,7 +282,8 @@ static int find_silent(link_state *s, int rank) {
 
 static bool fail_late(link_state *s, const message *m) {
   char more[80] = "";
-  s->link.failed = true;
+  if (!is_first_failure(s)) return false;
+  s->link.failed = true; /* ends the waits of this process */
   int silent = find_silent(s, m->rank);
   if (silent != m->rank) snprintf(more, sizeof more, "; rank %d waits for it", m->rank);
   RF_FAIL(&s->link.error, RAFTER_FAILED,
@@ -318,21 +303,16 @@ static bool has_ended(const link_state *s, int rank) {
 }
 
 static bool fail_ended(link_state *s, const message *m) {
-  s->link.failed = s->ended = true;
+  if (!is_first_failure(s)) return false;
+  s->ended = true;
   RF_FAIL(&s->link.error, RAFTER_FAILED,
           "its error or the launcher may say why; --resume continues from the last checkpoint",
           "rank %d (%s) has ended", m->rank, rf_link_host(&s->link, m->rank));
+  s->link.failed = true;
   return false;
 }
 
-/* A rank that waits looks at the other one each PATIENCE seconds. An ended process may have sent
- * its last messages, so only the second look counts. */
-typedef struct watch {
-  double next;
-  int ended; /* rank, or -1 */
-} watch;
-
-static bool look(link_state *s, const message *m, double waited, watch *w) {
+bool rf_link_look(link_state *s, const message *m, double waited, rf_link_watch *w) {
   enum { PATIENCE = 2 };
   if (waited > s->link.seconds) return fail_late(s, m);
   if (waited < w->next) return true;
@@ -343,19 +323,11 @@ static bool look(link_state *s, const message *m, double waited, watch *w) {
   return true;
 }
 
-/* Other ranks may need this core, so after some polls the process yields, and then sleeps. */
-static void pause_between(int64_t polls) {
+void rf_link_pause(int64_t polls) {
   enum { SPINS = 200, YIELDS = 20000 };
   if (polls < SPINS) return;
   if (polls < YIELDS) sched_yield();
   else nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-}
-
-static int test(link_state *s, message *m, int *done) {
-  s->link.in_library = true;
-  int code = s->mpi->test(&m->request, done);
-  s->link.in_library = false;
-  return code;
 }
 
 /* Tests whether the other ranks have begun the exchange. Returns true when the last one has. */
@@ -373,8 +345,7 @@ static bool all_began(link_state *s) {
   return e->missing == 0;
 }
 
-/* Records a wait in the trace, if steps are recorded. */
-static void record_wait(rf_remote cause, int rank, int64_t begin, int64_t end) {
+void rf_link_record_wait(rf_remote cause, int rank, int64_t begin, int64_t end) {
   enum { SHOWN_NS = 500 }; /* run/gaps.c */
   rf_lanes *lanes = rf_lanes_on;
   if (!lanes || end - begin < SHOWN_NS) return;
@@ -390,19 +361,20 @@ static void count_wait(link_state *s, int64_t begin, int64_t there, const messag
   if (!s->exchange.open) {
     bool stage = s->posts && last >= s->posted && last < s->posted + s->posts;
     *(stage ? &s->link.times.stage_ns : &s->link.times.between_ns) += now - begin;
-    record_wait(last->bytes > WORD && !stage ? RF_REMOTE_NETWORK : RF_REMOTE_LATE, last->rank, begin, now);
+    rf_link_record_wait(last->bytes > WORD && !stage ? RF_REMOTE_NETWORK : RF_REMOTE_LATE, last->rank, begin,
+                        now);
     return;
   }
   s->link.times.late_ns += late;
   s->link.times.network_ns += now - begin - late;
-  record_wait(RF_REMOTE_LATE, s->exchange.last, begin, begin + late);
-  record_wait(RF_REMOTE_NETWORK, last->rank, begin + late, now);
+  rf_link_record_wait(RF_REMOTE_LATE, s->exchange.last, begin, begin + late);
+  rf_link_record_wait(RF_REMOTE_NETWORK, last->rank, begin + late, now);
 }
 
 static bool wait_for(link_state *s, message *list, int count) {
   int64_t begin = rf_now_ns(), there = 0, polls = 0;
   const message *came = list;
-  watch seen = {1, -1};
+  rf_link_watch seen = {1, -1};
   for (int left = count; left > 0 && !s->link.failed; polls++) {
     int last = -1;
     if (s->exchange.missing > 0 && all_began(s)) there = rf_now_ns();
@@ -417,8 +389,10 @@ static bool wait_for(link_state *s, message *list, int count) {
       left--;
     }
     if (last < 0) break;
-    pause_between(polls);
-    if (polls % 64 == 63 && !look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen)) return false;
+    if (s->flights) rf_link_poll_flights(&s->link);
+    rf_link_pause(polls);
+    if (polls % 64 == 63 && !rf_link_look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen))
+      return false;
   }
   /* the last message may have come together with the byte that says that its rank has begun */
   if (!there && s->exchange.missing > 0 && !s->link.failed && all_began(s)) there = rf_now_ns();
@@ -429,10 +403,7 @@ static bool wait_for(link_state *s, message *list, int count) {
 static bool begin(link_state *s, message *m, void *data, int64_t bytes, int tag) {
   m->done = false;
   m->bytes = bytes;
-  s->link.in_library = true;
-  int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
-                    : s->mpi->receive(data, bytes, m->rank, tag, &m->request);
-  s->link.in_library = false;
+  int code = post(s, m, data, bytes, tag);
   return code ? fail_call(s, m, code) : true;
 }
 
@@ -474,7 +445,8 @@ static bool begin_in(rf_link *link, int number, bool out, int rank, void *data, 
   link_state *s = state_of(link);
   message_group *g = &s->group[number];
   if (link->failed) return false;
-  if (!meet(s, rank) || (g->count == s->room && !rf_link_wait(link, number))) return false;
+  if ((number < RF_LINK_GROUPS && !meet(s, rank)) || (g->count == s->room && !rf_link_wait(link, number)))
+    return false;
   message *m = &g->message[g->count++];
   *m = (message){.rank = rank, .out = out};
   return begin(s, m, data, bytes, TAG_GROUP + number);
@@ -494,6 +466,24 @@ bool rf_link_wait(rf_link *link, int number) {
   bool fine = !link->failed && wait_for(s, g->message, g->count);
   g->count = 0;
   return fine;
+}
+
+bool rf_link_done(rf_link *link, int number) {
+  link_state *s = state_of(link);
+  message_group *g = &s->group[number];
+  int left = 0;
+  for (int i = 0; i < g->count && !link->failed; i++) {
+    message *m = &g->message[i];
+    int done = 0, code = m->done ? 0 : test(s, m, &done);
+    if (code) return !fail_call(s, m, code);
+    left += !m->done && !done;
+    if (m->done || !done) continue;
+    m->done = true;
+    g->last = m->rank;
+  }
+  if (left && !link->failed) return false;
+  g->count = 0;
+  return true;
 }
 
 rf_status rf_link_reserve(rf_link *link, int count, rf_error *error) {
@@ -603,7 +593,7 @@ rf_status rf_link_begin_letter(rf_link *link, rf_link_letter *letter, void *data
 rf_status rf_link_arrived(rf_link *link, rf_link_letter *letter, bool *done, rf_error *error) {
   link_state *s = state_of(link);
   message m = {.request = letter->request, .rank = letter->rank, .out = letter->out};
-  watch seen = {letter->next, letter->ended};
+  rf_link_watch seen = {letter->next, letter->ended};
   int arrived = 0, code = link->failed ? 0 : test(s, &m, &arrived);
   double now = rf_now_seconds();
   *done = arrived;
@@ -611,7 +601,7 @@ rf_status rf_link_arrived(rf_link *link, rf_link_letter *letter, bool *done, rf_
   letter->open = !arrived;
   if (letter->since == 0) letter->since = now;
   if (code) fail_call(s, &m, code);
-  else if (!arrived && !link->failed) look(s, &m, now - letter->since, &seen);
+  else if (!arrived && !link->failed) rf_link_look(s, &m, now - letter->since, &seen);
   letter->next = seen.next;
   letter->ended = seen.ended;
   return rf_link_status(link, NULL, error);

@@ -1,7 +1,7 @@
 /* link.h - the ranks of an MPI job, and messages between them. A process has one link. It exists
  * only if a launcher of MPI (mpirun, srun) started the process. Only the thread that opened the
- * link sends and receives. Every wait has a time limit, so that a rank that is lost ends the run
- * with an error. */
+ * link calls these functions, except for the functions of a flight. Every wait has a time limit, so
+ * that a rank that is lost ends the run with an error. */
 #ifndef RF_LINK_H
 #define RF_LINK_H
 
@@ -26,12 +26,16 @@ typedef struct rf_link {
   double seconds;    /* limit of a wait */
   char library[128]; /* name and version of the MPI library */
   /* The first failure. Later calls do nothing and return false. */
-  bool failed;
+  _Atomic bool failed;
   rf_error error;
   int64_t waited_ns; /* time in rf_link_wait and rf_link_send, rf_link_receive */
   rf_link_times times;
-  bool in_library; /* in a call of the MPI library for messages, which may allocate */
+  /* A thread moves the messages of flights while the other threads compute. false: the MPI library
+   * allows calls of one thread only, so they move between ops and in waits. */
+  bool threaded;
 } rf_link;
+/* Whether this thread is in a call of the MPI library for messages, which may allocate. */
+bool rf_link_in_library(void);
 
 /* True if the environment says that a launcher of MPI started several processes. `rank` and `ranks`
  * are what it says; ranks is 0 if it does not say. */
@@ -50,6 +54,36 @@ bool rf_link_begin_send(rf_link *link, int group, int to, const void *data, int6
 bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64_t bytes);
 /* Waits for all messages of the group. On failure, link->error says which rank is missing. */
 bool rf_link_wait(rf_link *link, int group);
+/* Whether all messages of the group are done. Does not wait. After a failure, true. */
+bool rf_link_done(rf_link *link, int group);
+
+/* A flight is an exchange that runs while this rank computes. Its messages are in three groups:
+ * rf_link_group_of gives the first two for its chunks, and the third for the bytes by which its
+ * ranks tell each other that they have begun. */
+enum { RF_LINK_FLIGHTS = 16, RF_LINK_FLIGHT_GROUPS = 3 };
+typedef struct rf_link_flight {
+  int number; /* below RF_LINK_FLIGHTS, and of no other flight at the same time */
+  /* Does what is possible without a wait. Returns true when the exchange is complete. */
+  bool (*advance)(struct rf_link_flight *flight);
+  /* set by these functions */
+  bool open;
+  _Atomic bool done;
+  int64_t there_ns; /* when all ranks had begun; 0: before */
+} rf_link_flight;
+static inline int rf_link_group_of(const rf_link_flight *flight, int k) {
+  return RF_LINK_GROUPS + flight->number * RF_LINK_FLIGHT_GROUPS + k;
+}
+/* Before the first flight: makes room for them, and starts the thread that moves their messages. */
+rf_status rf_link_reserve_flights(rf_link *link, rf_error *error);
+/* Flights begin in the same order on all their ranks. `advance` is called by several threads, one at
+ * a time, until it returns true. rf_link_end_flight waits for this. */
+bool rf_link_begin_flight(rf_link *link, rf_link_flight *flight);
+bool rf_link_end_flight(rf_link *link, rf_link_flight *flight);
+/* Ends a flight whose result nobody needs. If it is not complete soon, the link fails, because the
+ * library may still write to its memory. */
+void rf_link_drop_flight(rf_link *link, rf_link_flight *flight);
+/* Gives the flights the chance to advance, and does not wait. */
+void rf_link_poll_flights(rf_link *link);
 
 /* Messages that stay in flight while others are exchanged. Each has a number below `count`.
  * Messages of one channel, from one rank to another, arrive in the order in which both ranks post

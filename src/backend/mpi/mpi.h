@@ -4,6 +4,7 @@
 #define RF_MPI_H
 
 #include "backend/kernel.h"
+#include "backend/mpi/flight.h"
 
 extern const rf_kernel RF_MPI_COLLECTIVES[];
 

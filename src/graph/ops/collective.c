@@ -136,6 +136,56 @@ const rf_op_def RF_OP_PERMUTE = {
     .exchange = RF_EXCHANGE_PERMUTE,
 };
 
+/* ---- exchanges in two halves ----------------------------------------------------------------- */
+
+#define STARTS(NAME, WHAT, WORK, KIND) \
+  .name = NAME, MOVES(COLLECTIVE), \
+  .formula = "begins the exchange y = " WHAT "(x); until the op exchange_wait of y, x must not change, and " \
+             "no op may use y", \
+  .work = WORK, .tolerance = {1e-6f, 1e-2f}, .exchange = KIND, .starts = true
+
+const rf_op_def RF_OP_ALL_GATHER_START = {
+    STARTS("all_gather_start", "all_gather", gather_work, RF_EXCHANGE_ALL_GATHER),
+};
+const rf_op_def RF_OP_REDUCE_SCATTER_START = {
+    STARTS("reduce_scatter_start", "reduce_scatter", reduce_work, RF_EXCHANGE_REDUCE_SCATTER),
+};
+const rf_op_def RF_OP_ALL_REDUCE_START = {
+    STARTS("all_reduce_start", "all_reduce", reduce_work, RF_EXCHANGE_ALL_REDUCE),
+};
+
+static rf_status wait_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  for (int i = 0; i < 2; i++) {
+    int id = i ? op->output[0] : op->input[0];
+    if (id < 0 || id >= graph->tensor_count)
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "missing tensor (exchange_wait %s: expected %s of the exchange, got none)", op->name,
+                     i ? "the output" : "the input");
+  }
+  return group_check(op, error);
+}
+
+static rf_work no_work(const rf_graph *graph, const rf_op *op) {
+  (void)graph;
+  (void)op;
+  return (rf_work){0};
+}
+
+const rf_op_def RF_OP_EXCHANGE_WAIT = {
+    .name = "exchange_wait",
+    .kind = RF_KIND_EXCHANGE,
+    .formula = "waits until the exchange of x to y that an op with the suffix _start began is complete",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
+    .shape = wait_shape,
+    .work = no_work,
+    .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_WAIT,
+};
+
+/* ---- stages and hosts ------------------------------------------------------------------------ */
+
 static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (op->input[0] < 0 || op->input[0] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (send %s: expected x, got none)", op->name);

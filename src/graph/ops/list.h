@@ -28,7 +28,9 @@
   X(ATTENTION_MERGE, attention_merge) X(NORM_SQ, norm_sq) X(NORM_TOTAL, norm_total) \
   X(CLIP, clip) X(ADAMW, adamw) X(ALL_GATHER, all_gather) X(REDUCE_SCATTER, reduce_scatter) \
   X(ALL_REDUCE, all_reduce) X(ALL_TO_ALL, all_to_all) X(PERMUTE, permute) X(SEND, send) \
-  X(RECV, recv) X(OFFLOAD_OUT, offload_out) X(OFFLOAD_IN, offload_in) X(TAKE_RUN, take_run)
+  X(RECV, recv) X(OFFLOAD_OUT, offload_out) X(OFFLOAD_IN, offload_in) X(TAKE_RUN, take_run) \
+  X(ALL_GATHER_START, all_gather_start) X(REDUCE_SCATTER_START, reduce_scatter_start) \
+  X(ALL_REDUCE_START, all_reduce_start) X(EXCHANGE_WAIT, exchange_wait)
 // clang-format on
 
 #endif

@@ -11,13 +11,14 @@
 typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
-  int *writer;        /* last op that wrote each tensor, or RF_NONE */
-  int *written;       /* number of writes to each tensor so far */
-  rf_section *birth;  /* section of the first write to each tensor */
-  rf_accumulate *how; /* mode of the first write to each tensor */
-  bool *read;         /* whether an op has already read the tensor */
-  bool *element;      /* norm_sq, adamw: elements of the sums that are already written */
-  int sums;           /* tensor that holds these sums */
+  int *writer;         /* last op that wrote each tensor, or RF_NONE */
+  int *written;        /* number of writes to each tensor so far */
+  rf_section *birth;   /* section of the first write to each tensor */
+  rf_accumulate *how;  /* mode of the first write to each tensor */
+  bool *read;          /* whether an op has already read the tensor */
+  int *coming, *going; /* exchanges that an op has begun and none has waited for: their outputs, inputs */
+  bool *element;       /* norm_sq, adamw: elements of the sums that are already written */
+  int sums;            /* tensor that holds these sums */
   int elements;
 } checker;
 
@@ -28,7 +29,7 @@ static bool in_place_state(const rf_op *op, int slot) {
     if (op->input[i] == op->output[slot]) return true;
   /* The bf16 copy follows its master. A weight that every chip has whole receives the parts that
    * each chip has updated. */
-  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER ||
+  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def->exchange == RF_EXCHANGE_ALL_GATHER ||
          op->def == &RF_OP_OFFLOAD_OUT;
 }
 
@@ -115,7 +116,7 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
                  tensor->name);
   }
   if (tensor->persistent) {
-    if (c->writer[t] == RF_NONE || op->def == &RF_OP_ALL_GATHER) return RAFTER_OK;
+    if (c->writer[t] == RF_NONE || op->def->exchange == RF_EXCHANGE_ALL_GATHER) return RAFTER_OK;
     return FAULT(c, "reads a state after its update (%s %s, %s written by %s)", op->def->name, op->name,
                  tensor->name, c->graph->op[c->writer[t]].name);
   }
@@ -153,6 +154,8 @@ static rf_status check_write(checker *c, int o, int slot) {
   if (t < 0) return RAFTER_OK;
   const rf_tensor *tensor = &c->graph->tensor[t];
   rf_accumulate how = op->attr.accumulate[slot];
+  /* begins to sum in place */
+  bool same = op->def->starts && op->def->exchange == RF_EXCHANGE_ALL_REDUCE && op->input[0] == t;
   bool first = c->writer[t] == RF_NONE,
        element = op->def == &RF_OP_NORM_SQ || (op->def == &RF_OP_ADAMW && slot == 4),
        loops = op->section == RF_SECTION_MICRO && c->graph->accumulate > 1;
@@ -167,7 +170,7 @@ static rf_status check_write(checker *c, int o, int slot) {
     if (loops && tensor->class != RF_CLASS_KV)
       return FAULT(c, "wrong section (%s %s, %s: expected its update after the last microbatch)",
                    op->def->name, op->name, tensor->name);
-  } else if (!brought(c, op, slot)) {
+  } else if (!brought(c, op, slot) && !same) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] == t)
         return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
@@ -203,6 +206,23 @@ static rf_status check_write(checker *c, int o, int slot) {
   return RAFTER_OK;
 }
 
+/* Between the two ops of an exchange, no op uses its output or writes its input. */
+static rf_status check_exchange(checker *c, const rf_op *op) {
+  bool waits = op->def->exchange == RF_EXCHANGE_WAIT;
+  for (int i = 0; i < op->input_count && !waits; i++)
+    if (op->input[i] >= 0 && c->coming[op->input[i]])
+      return FAULT(c, "reads before the exchange is complete (%s %s)", op->def->name, op->name);
+  for (int i = 0; i < op->output_count && !waits; i++)
+    if (op->output[i] >= 0 && (c->coming[op->output[i]] || c->going[op->output[i]]))
+      return FAULT(c, "writes before the exchange is complete (%s %s)", op->def->name, op->name);
+  if (waits && !c->coming[op->output[0]])
+    return FAULT(c, "waits for no exchange (%s %s)", op->def->name, op->name);
+  if (!waits && !op->def->starts) return RAFTER_OK;
+  c->coming[op->output[0]] += waits ? -1 : 1;
+  if (op->input[0] != op->output[0]) c->going[op->input[0]] += waits ? -1 : 1;
+  return RAFTER_OK;
+}
+
 static int by_text(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -231,15 +251,21 @@ static rf_status check_all(checker *c, rf_pool *pool) {
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     RF_TRY(check_form(c, o));
+    RF_TRY(check_exchange(c, op));
+    names[o] = op->name;
+    if (op->def->exchange == RF_EXCHANGE_WAIT) continue;
     for (int i = 0; i < op->input_count; i++) RF_TRY(check_read(c, op, i));
     bool totals = op->def == &RF_OP_NORM_TOTAL || (op->def == &RF_OP_CLIP && c->sums == op->input[0]);
     if (totals && c->elements != rf_tensor_count(&graph->tensor[op->input[0]]))
       return FAULT(c, "read before it is whole (%s %s: expected %lld norms, got %d)", op->def->name, op->name,
                    (long long)rf_tensor_count(&graph->tensor[op->input[0]]), c->elements);
     for (int i = 0; i < op->output_count; i++) RF_TRY(check_write(c, o, i));
-    names[o] = op->name;
   }
   RF_TRY(check_names(c, names, graph->op_count, "op"));
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (c->coming[t])
+      return RF_FAIL(c->error, RAFTER_INVALID, NULL, "no op waits for an exchange (%s)",
+                     graph->tensor[t].name);
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].output && c->writer[t] == RF_NONE)
       return RF_FAIL(c->error, RAFTER_INVALID, NULL, "promised and never written (%s)",
@@ -257,6 +283,8 @@ rf_status rf_graph_verify(const rf_graph *graph, rf_error *error) {
                .written = rf_pool_alloc(pool, tensors * sizeof(int)),
                .birth = rf_pool_alloc(pool, tensors * sizeof(rf_section)),
                .how = rf_pool_alloc(pool, tensors * sizeof(rf_accumulate)),
+               .coming = rf_pool_alloc(pool, tensors * sizeof(int)),
+               .going = rf_pool_alloc(pool, tensors * sizeof(int)),
                .read = rf_pool_alloc(pool, tensors)};
   rf_status status = check_all(&c, pool);
   free(c.element);

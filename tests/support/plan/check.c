@@ -279,7 +279,8 @@ static rf_status pass_op(checker *c, int i, int round) {
   }
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) claim(c, op->output[k]);
-  if (workspace >= 0) renew(c, workspace);
+  if (workspace >= 0 && op->def->exchange == RF_EXCHANGE_WAIT) RF_TRY(must_hold(c, op, workspace));
+  else if (workspace >= 0) renew(c, workspace);
   /* While the op runs, all of its tensors must be present, except an input whose bytes an output
    * may reuse. */
   for (int k = 0; k < op->input_count; k++) {

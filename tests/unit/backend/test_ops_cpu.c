@@ -414,7 +414,7 @@ static bool is_the_references(const op_case *of) {
        tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
   static const char *const without[] = {"take_run", "all_",        "reduce_scatter", "permute",
                                         "offload_", "send",        "recv",           "norm_total",
-                                        "sample",   "policy_loss", "pair_loss"};
+                                        "sample",   "policy_loss", "pair_loss",      "exchange_wait"};
   bool none = false;
   for (size_t i = 0; i < sizeof without / sizeof *without; i++)
     none |= !strncmp(of->op, without[i], strlen(without[i]));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/mpi/boxes.h"
+#include "backend/mpi/flight.h"
 #include "backend/mpi/link.h"
 #include "backend/mpi/mpi.h"
 #include "graph/mesh/place.h"
@@ -150,9 +151,19 @@ static void test_messages_have_the_right_elements(void **state) {
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
+/* Exchanges that run at the same time, with their results in one piece. */
+enum { TOGETHER = 5 };
+typedef struct batch {
+  rf_graph *graph; /* the ops that begin them, and then those that wait */
+  void *in[TOGETHER], *out[TOGETHER], *expected[TOGETHER];
+  rf_run_inputs run[TOGETHER];
+  int count;
+} batch;
+
 typedef struct compared {
   rf_link *link;
   int exchanges;
+  batch batch;
   bool plant; /* this rank leaves out what it should compute: the comparison must notice */
 } compared;
 
@@ -191,6 +202,94 @@ static double distance(const rf_tensor *t, const void *a, const void *b) {
   return worst / most;
 }
 
+/* ---- exchanges in two halves ----------------------------------------------------------------- */
+
+static void call_half(const batch *b, rf_flights *flights, rf_link *link, int o, void **workspace) {
+  const rf_op *op = &b->graph->op[o];
+  const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_BASE, b->graph, op);
+  int at = o % b->count;
+  assert_string_equal(kernel->name, "mpi");
+  size_t bytes = rf_kernel_workspace(kernel, b->graph, op, (rf_tiling){.threads = 1});
+  if (op->def->starts) *workspace = malloc(bytes + 1);
+  rf_call call = {.graph = b->graph, .op = op, .threads = 1, .run = &b->run[at], .link = link};
+  call.flights = flights;
+  call.in[0] = b->in[at];
+  call.out[0] = b->out[at];
+  call.workspace = *workspace;
+  kernel->run(&call);
+  rf_error error = {0};
+  if (rf_link_status(link, op->name, &error) != RAFTER_OK) fail_msg("%s", error.message);
+}
+
+/* An op that nobody waits for is noticed before and after it runs. */
+static void check_missing_wait(const batch *b, rf_link *link) {
+  rf_graph *graph = rf_graph_borrow(b->graph);
+  rf_flights *flights = NULL;
+  rf_error error = {0};
+  graph->op_count = 2 * b->count - 1;
+  assert_int_equal(rf_flights_open(graph, link, &flights, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "no op of the section waits"));
+  rf_flights_close(flights);
+  rf_graph_free(graph);
+}
+
+/* Begins all exchanges of the batch. One is waited for out of turn. Bits must be those of the
+ * exchanges in one piece. */
+static void run_batch(world *w, batch *b, rf_link *link) {
+  rf_flights *flights = NULL;
+  rf_error error = {0};
+  void *workspace[TOGETHER];
+  if (b->count == 0) return;
+  b->graph->op_count = 2 * b->count;
+  for (int i = 0; i < b->count; i++) {
+    rf_op *op = &b->graph->op[b->count + i];
+    *op = b->graph->op[i];
+    op->def = &RF_OP_EXCHANGE_WAIT;
+  }
+  check_missing_wait(b, link);
+  if (rf_flights_open(b->graph, link, &flights, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int i = 0; i < b->count; i++) call_half(b, flights, link, i, &workspace[i]);
+  assert_int_equal(rf_flights_check(flights, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "nothing has waited for it"));
+  for (int k = 0; k < b->count; k++) {
+    int i = (k + b->count / 2) % b->count;
+    call_half(b, flights, link, b->count + i, &workspace[i]);
+    const rf_tensor *y = &w->graph->tensor[b->graph->op[i].output[0]];
+    if (memcmp(b->out[i], b->expected[i], (size_t)rf_tensor_bytes(y)))
+      fail_msg("%s, rank %d: other bits in two halves", b->graph->op[i].name, link->rank);
+  }
+  assert_int_equal(rf_flights_check(flights, &error), RAFTER_OK);
+  for (int i = 0; i < b->count; i++) {
+    free(workspace[i]);
+    free(b->in[i]);
+    free(b->out[i]);
+    free(b->expected[i]);
+  }
+  rf_flights_close(flights);
+  rf_graph_free(b->graph);
+  *b = (batch){0};
+}
+
+static void *copy_of(const void *data, size_t bytes) { return memcpy(malloc(bytes), data, bytes); }
+
+/* Adds an exchange whose result in one piece is `expected`; `before` was in the output. */
+static void add_to_batch(world *w, batch *b, int o, rf_link *link, const void *in, const void *before,
+                         const void *expected) {
+  const rf_op *op = &w->graph->op[o];
+  char name[40];
+  snprintf(name, sizeof name, "%s_start", op->def->name);
+  if (!rf_op_find(name)) return;
+  if (!b->graph) b->graph = rf_graph_borrow(w->graph);
+  size_t bytes = (size_t)rf_tensor_bytes(&w->graph->tensor[op->output[0]]);
+  b->graph->op[b->count] = *op;
+  b->graph->op[b->count].def = rf_op_find(name);
+  b->run[b->count] = w->run;
+  rf_place_of(&w->graph->mesh, link->rank, b->run[b->count].place);
+  b->in[b->count] = copy_of(in, (size_t)rf_tensor_bytes(&w->graph->tensor[op->input[0]]));
+  b->out[b->count] = copy_of(before, bytes);
+  b->expected[b->count++] = copy_of(expected, bytes);
+}
+
 static void compare(world *w, int o, void *context) {
   compared *c = context;
   const rf_op *op = &w->graph->op[o];
@@ -200,10 +299,17 @@ static void compare(world *w, int o, void *context) {
   }
   const rf_tensor *x = &w->graph->tensor[op->input[0]], *y = &w->graph->tensor[op->output[0]];
   size_t in_bytes = (size_t)rf_tensor_bytes(x), bytes = (size_t)rf_tensor_bytes(y);
+  for (int i = 0; i < c->batch.count; i++) /* an op starts once before it is waited for */
+    if (c->batch.graph->op[i].output[0] == op->output[0] || c->batch.graph->op[i].section != op->section) {
+      run_batch(w, &c->batch, c->link);
+      break;
+    }
   void *in = malloc(in_bytes), *out = malloc(bytes), *own = world_data(w, c->link->rank, op->output[0]);
   memcpy(in, world_data(w, c->link->rank, op->input[0]), in_bytes);
   memcpy(out, own, bytes);
   run_kernel(w, o, c->link, in, out);
+  add_to_batch(w, &c->batch, o, c->link, in, own, out);
+  if (c->batch.count == TOGETHER) run_batch(w, &c->batch, c->link);
   assert_memory_equal(in, world_data(w, c->link->rank, op->input[0]), in_bytes);
   bool in_place = op->def->exchange == RF_EXCHANGE_ALL_REDUCE && op->attr.accumulate[0] == RF_WRITE;
   if (in_place) run_kernel(w, o, c->link, in, in);
@@ -228,6 +334,7 @@ static void test_collectives(void **state) {
       rf_graph *whole, *cut;
       world *w = world_of(&SETTINGS[i], DTYPES[d], &whole, &cut);
       if (w->chips == c->link->ranks) step(w, whole, compare, c);
+      run_batch(w, &c->batch, c->link);
       world_free(w);
       rf_graph_free(whole);
       rf_graph_free(cut);
