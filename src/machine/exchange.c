@@ -49,6 +49,8 @@ static rf_status parse_one(const json_t *object, const char *where, rf_exchange_
     const json_t *point = json_array_get(points, i);
     RF_TRY(rf_json_float(point, "bytes", where, 1, 1e18, &c->bytes[i], error));
     RF_TRY(rf_json_float(point, "seconds", where, 1e-12, 1e9, &c->seconds[i], error));
+    if (json_object_get(point, "core_seconds"))
+      RF_TRY(rf_json_float(point, "core_seconds", where, 1e-12, 1e9, &c->core_seconds[i], error));
     if (i && c->bytes[i] <= c->bytes[i - 1])
       return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                      "%s: points of collective %s do not ascend (expected more than %g bytes, got %g)", where,
@@ -74,8 +76,11 @@ void rf_machine_exchanges_json(const rf_machine *m, json_t *object) {
   for (int i = 0; i < m->exchange_count; i++) {
     const rf_exchange_curve *c = &m->exchange[i];
     json_t *points = json_array();
-    for (int k = 0; k < c->count; k++)
-      json_array_append_new(points, json_pack("{sf sf}", "bytes", c->bytes[k], "seconds", c->seconds[k]));
+    for (int k = 0; k < c->count; k++) {
+      json_t *point = json_pack("{sf sf}", "bytes", c->bytes[k], "seconds", c->seconds[k]);
+      if (c->core_seconds[k] > 0) json_object_set_new(point, "core_seconds", json_real(c->core_seconds[k]));
+      json_array_append_new(points, point);
+    }
     json_array_append_new(list, json_pack("{ss ss si si so}", "kind", name_of(c->kind), "dtype",
                                           rf_dtype_name(c->dtype), "inside", c->inside, "nodes", c->nodes,
                                           "points", points));
@@ -97,23 +102,31 @@ static const rf_exchange_curve *find(const rf_machine *m, const rf_group *g, rf_
 
 /* Between two points, seconds are linear in bytes: a latency, and a rate. The rate of the last two
  * points holds beyond them. */
-static double at(const rf_exchange_curve *c, double bytes) {
+static double at(const rf_exchange_curve *c, const double *seconds, double bytes) {
   int last = c->count - 1, i = 0;
-  if (bytes <= c->bytes[0]) return c->seconds[0];
-  if (last == 0) return c->seconds[0] * bytes / c->bytes[0];
+  if (bytes <= c->bytes[0]) return seconds[0];
+  if (last == 0) return seconds[0] * bytes / c->bytes[0];
   while (i < last - 1 && bytes > c->bytes[i + 1]) i++;
-  double slope = (c->seconds[i + 1] - c->seconds[i]) / (c->bytes[i + 1] - c->bytes[i]);
-  return c->seconds[i] + (bytes - c->bytes[i]) * fmax(slope, 0);
+  double slope = (seconds[i + 1] - seconds[i]) / (c->bytes[i + 1] - c->bytes[i]);
+  return seconds[i] + (bytes - c->bytes[i]) * fmax(slope, 0);
 }
 
 double rf_machine_exchange_seconds(const rf_machine *m, const rf_group *g, rf_collective kind, rf_dtype dtype,
                                    double whole_bytes, double *latency) {
   const rf_exchange_curve *curve = g->chips > 1 ? find(m, g, kind, dtype) : NULL;
   if (curve) {
-    double seconds = at(curve, whole_bytes);
+    double seconds = at(curve, curve->seconds, whole_bytes);
     *latency = fmin(curve->seconds[0], seconds);
     return seconds;
   }
   double seconds = rf_collective_seconds(g, kind, whole_bytes, false, latency);
   return *latency + (seconds - *latency) / (g->fraction > 0 ? g->fraction : 1);
+}
+
+double rf_machine_exchange_core(const rf_machine *m, const rf_group *g, rf_collective kind, rf_dtype dtype,
+                                double whole_bytes) {
+  const rf_exchange_curve *curve = g->chips > 1 ? find(m, g, kind, dtype) : NULL;
+  for (int i = 0; curve && i < curve->count; i++)
+    if (!(curve->core_seconds[i] > 0)) curve = NULL;
+  return curve ? at(curve, curve->core_seconds, whole_bytes) : -1;
 }

@@ -55,6 +55,8 @@ typedef struct rf_exchange_curve {
   int inside, nodes;
   int count;
   double bytes[RF_EXCHANGE_POINTS], seconds[RF_EXCHANGE_POINTS];
+  /* what the exchange takes from a rank's cores if the rank computes meanwhile; 0: not measured */
+  double core_seconds[RF_EXCHANGE_POINTS];
 } rf_exchange_curve;
 
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
@@ -298,5 +300,9 @@ double rf_collective_seconds(const rf_group *group, rf_collective kind, double w
  * (exchange.c), otherwise by the formulas and the fraction of the links that transfers reach. */
 double rf_machine_exchange_seconds(const rf_machine *machine, const rf_group *group, rf_collective kind,
                                    rf_dtype dtype, double whole_bytes, double *latency);
+/* Seconds that a collective takes from a rank's cores if the rank computes meanwhile, by its
+ * measured times; -1: not measured. */
+double rf_machine_exchange_core(const rf_machine *machine, const rf_group *group, rf_collective kind,
+                                rf_dtype dtype, double whole_bytes);
 
 #endif

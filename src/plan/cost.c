@@ -537,6 +537,11 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
 
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
   const rf_plan_op *p = &plan->op[op];
+  /* the rest of an exchange may run while the core computes */
+  if (p->transfer > 0 || plan->graph->op[op].def->exchange == RF_EXCHANGE_WAIT) {
+    if (bound) *bound = p->bound;
+    return 0;
+  }
   if (!p->lanes)
     return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->kernel, p->work, bound);
   if (bound) *bound = RF_BOUND_NETWORK;
@@ -589,6 +594,7 @@ void rf_plan_cost(rf_plan *plan) {
     plan->flops_full_square += p->work.flops_full * calls;
   }
   rf_plan_price_transfers(plan);
+  rf_plan_price_waits(plan);
   plan->time = rf_plan_schedule(plan);
   plan->step_seconds = plan->time.seconds;
 }

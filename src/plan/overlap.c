@@ -1,7 +1,8 @@
 /* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
  * from its host at the same time. The core, which computes, runs its ops in graph order. A transfer
  * is issued after all ops that precede it in the graph, so that the memory layout stays valid. A
- * transfer starts when its inputs are complete and its links are free. A transfer uses the links of
+ * transfer starts when its inputs are complete and its links are free. If an op only starts it, the
+ * core continues, and the op exchange_wait waits for its end. A transfer uses the links of
  * its group, the data-centre network or the host link; groups on different axes of a torus use
  * different links. No op writes to bytes that a transfer still uses. A section ends when all its
  * ops have ended. The time of a step is the core's work plus the core's waits. */
@@ -24,7 +25,8 @@ static int kind_of(const rf_op *op) {
                                           [RF_EXCHANGE_SEND] = RF_PERMUTE,
                                           [RF_EXCHANGE_RECV] = -1,
                                           [RF_EXCHANGE_TO_HOST] = -1,
-                                          [RF_EXCHANGE_FROM_HOST] = -1};
+                                          [RF_EXCHANGE_FROM_HOST] = -1,
+                                          [RF_EXCHANGE_WAIT] = -1};
   return kinds[op->def->exchange];
 }
 static bool to_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_TO_HOST; }
@@ -71,7 +73,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     int kind = kind_of(op);
     p->lanes = 0;
-    p->wait = 0;
+    p->wait = p->transfer = 0;
     if (op->def->exchange == RF_EXCHANGE_RECV && op->attr.accumulate[0] == RF_WRITE) {
       p->seconds = 0;
       p->work = (rf_work){0};
@@ -95,6 +97,11 @@ void rf_plan_price_transfers(rf_plan *plan) {
     p->bound = RF_BOUND_NETWORK;
     rf_dtype dtype = graph->tensor[op->input[0]].dtype;
     p->seconds = rf_machine_exchange_seconds(m, g, (rf_collective)kind, dtype, p->work.sent_bytes, &p->wait);
+    if (!op->def->starts) continue;
+    double core = rf_machine_exchange_core(m, g, (rf_collective)kind, dtype, p->work.sent_bytes);
+    p->transfer = p->seconds;
+    p->seconds = core >= 0 && core < p->transfer ? core : p->transfer;
+    p->bound = RF_BOUND_MEMORY;
   }
 }
 
@@ -111,6 +118,7 @@ typedef struct timeline {
   } flight[IN_FLIGHT]; /* transfers that may still run */
   int flights;
   bool without_host;
+  double *waited; /* (ops): seconds of a wait for an exchange; NULL: not wanted */
 } timeline;
 
 static bool meet(const rf_plan *plan, int a, int b) {
@@ -162,10 +170,15 @@ static void run_op(timeline *t, int i) {
   const rf_op *op = &t->plan->graph->op[i];
   const rf_plan_op *p = &t->plan->op[i];
   rf_collectives how = t->plan->options.collectives;
-  bool host = p->lanes >> HOST_OUT & 3;
+  bool host = p->lanes >> HOST_OUT & 3, starts = op->def->starts && p->lanes,
+       waits = op->def->exchange == RF_EXCHANGE_WAIT;
   uint32_t lanes = p->lanes ? p->lanes : 1u << CORE;
-  double start = wait_for_flights(t, i, t->free[CORE]), seconds = host && t->without_host ? 0 : p->seconds;
-  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits */
+  double start = wait_for_flights(t, i, t->free[CORE]),
+         seconds = (host && t->without_host) || waits ? 0
+                   : starts                           ? p->transfer
+                                                      : p->seconds,
+         before = t->free[CORE];
+  if (how == RF_COLLECTIVES_NONE && p->lanes && !starts) lanes |= 1u << CORE; /* the core waits */
   for (int k = 0; k < op->input_count; k++)
     if (op->input[k] >= 0 && t->made[op->input[k]] > start) start = t->made[op->input[k]];
   for (int k = 0; k < op->output_count; k++)
@@ -179,11 +192,12 @@ static void run_op(timeline *t, int i) {
     }
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) t->made[op->output[k]] = start + seconds;
+  if (waits && t->waited) t->waited[i] = t->free[CORE] - before;
   if (!p->lanes) return;
   t->flight[t->flights].op = i;
   t->flight[t->flights++].end = start + seconds;
-  if (how == RF_COLLECTIVES_CORE && !host) {
-    double share = core_share(t->plan, p);
+  if (starts || (how == RF_COLLECTIVES_CORE && !host)) {
+    double share = starts ? p->seconds : core_share(t->plan, p);
     t->free[CORE] += share;
     t->busy[CORE] += share;
   }
@@ -243,6 +257,25 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
   return end_of(&t);
 }
 
+void rf_plan_price_waits(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  double lane;
+  timeline t = {.plan = plan};
+  int waits = 0;
+  for (int i = 0; i < graph->op_count; i++) waits += graph->op[i].def->exchange == RF_EXCHANGE_WAIT;
+  if (!waits) return;
+  t.made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made);
+  t.waited = calloc((size_t)graph->op_count + 1, sizeof *t.waited);
+  for (int s = 0; s < RF_SECTIONS && t.made && t.waited; s++) run_section(&t, (rf_section)s, &lane);
+  for (int i = 0; i < graph->op_count && t.waited; i++) {
+    if (graph->op[i].def->exchange != RF_EXCHANGE_WAIT) continue;
+    plan->op[i].seconds = t.waited[i];
+    plan->op[i].bound = RF_BOUND_NETWORK;
+  }
+  free(t.made);
+  free(t.waited);
+}
+
 /* ---- the step -------------------------------------------------------------------------------- */
 
 rf_step_time rf_plan_schedule(const rf_plan *plan) {
@@ -254,6 +287,12 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *p = &plan->op[i];
     double seconds = p->seconds * p->calls;
+    if (graph->op[i].def->exchange == RF_EXCHANGE_WAIT) continue;
+    if (p->lanes && p->transfer > 0) { /* the core continues */
+      time.by[p->bound] += seconds;
+      core += seconds;
+      seconds = p->transfer * p->calls;
+    }
     if (p->lanes) {
       waits = true;
       sent += seconds;

@@ -98,6 +98,8 @@ rf_bound rf_largest_bound(const rf_step_time *time);
 
 /* overlap.c: sets the time and links of every transfer; simulates a step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);
+/* Sets the time of every wait for an exchange that the core does not hide. */
+void rf_plan_price_waits(rf_plan *plan);
 rf_step_time rf_plan_schedule(const rf_plan *plan);
 /* RAFTER_INVALID: the machine does not connect the mesh's chips, or its bandwidth is unknown. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
@@ -130,6 +132,9 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
  * options->own_stage that of the stage options->build.mesh.stage. */
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **plan, rf_error *error);
+
+/* flights.c: lets exchanges between ranks overlap with computation, as the options say. */
+rf_status rf_plan_overlap(rf_graph *graph, const rf_plan_options *options, rf_error *error);
 
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,

@@ -128,6 +128,7 @@ rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_pla
   if (status == RAFTER_OK && options->build.offload)
     status = rf_pass_offload(graph, options->build.offload, error);
   if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
+  if (status == RAFTER_OK && depth >= RF_PLAN_PRICES) status = rf_plan_overlap(graph, options, error);
   *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, depth) : NULL;
   if (*plan) return RAFTER_OK;
   rf_graph_free(graph);

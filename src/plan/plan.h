@@ -38,7 +38,10 @@ typedef struct rf_plan_op {
   int workspace;         /* index in plan->tensor, or RF_NONE */
   rf_work work;
   double seconds; /* predicted time of one call */
-  double wait;    /* latency: part of a collective's seconds that does not depend on the bandwidth */
+  /* For an op that begins an exchange: seconds until the exchange is complete. `seconds` is what the
+   * exchange takes from the core meanwhile. 0: another op. */
+  double transfer;
+  double wait; /* latency: part of a collective's seconds that does not depend on the bandwidth */
   rf_bound bound;
   uint32_t lanes; /* bit mask of the links that a transfer uses; 0: the op runs on the core */
   int calls;      /* per step: number of microbatches for ops of the micro section, otherwise 1 */
@@ -50,6 +53,13 @@ typedef enum rf_collectives {
   RF_COLLECTIVES_OFFLOAD, /* a separate engine */
   RF_COLLECTIVES_NONE     /* the core, which cannot compute at the same time */
 } rf_collectives;
+
+/* Whether ranks exchange data while they compute. */
+typedef enum rf_overlap {
+  RF_OVERLAP_AUTO, /* where the plan predicts that it saves time */
+  RF_OVERLAP_ON,
+  RF_OVERLAP_OFF
+} rf_overlap;
 
 typedef struct rf_plan_options {
   rf_build_options build;
@@ -63,6 +73,7 @@ typedef struct rf_plan_options {
   bool threads_fixed;
   const rf_machine *machine;
   rf_collectives collectives;
+  rf_overlap overlap;
   rf_program_options program; /* JAX program to plan; all zero: rafter's own program */
   int64_t budget_bytes;       /* limit for --fit and remat=auto; 0: machine memory minus reserve */
   int64_t margin_bytes;       /* --margin: bytes that the budget leaves free; for reports only */

@@ -388,6 +388,7 @@ static json_t *ops_json(const rf_plan *plan) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
       json_object_set_new(row, "axes", axes_json(op->attr.axes));
       json_object_set_new(row, "group", json_integer(op->attr.group));
+      if (p->transfer > 0) json_object_set_new(row, "transfer_seconds", json_real(p->transfer));
     }
     json_array_append_new(list, row);
   }

@@ -102,6 +102,36 @@ case_four_ranks() {
   on_mesh 4 data=2,fsdp=2
 }
 
+# Exchanges that run while the ranks compute: the losses and weights have the bits of exchanges in
+# one piece, with and without a thread that moves their messages, and the memory is the plan's.
+case_overlap() {
+  local axis mesh count clip more
+  for mesh in data=2 fsdp=2 data=2,fsdp=2 data=2,tensor=2; do
+    count=2
+    [[ $mesh != *,* ]] || count=4
+    for clip in 0 1; do
+      axis=${mesh//[=,]/-}-$clip
+      more=(--steps 4 --mesh "$mesh" --clip $clip)
+      status 0 ranks $count "${TRAIN[@]}" "${more[@]}" --overlap off --out "off-$axis" || return
+      for LIBRARY in "${LIBRARIES[@]}"; do
+        status 0 ranks $count "${TRAIN[@]}" "${more[@]}" --overlap on --out "on-$LIBRARY-$axis" || return
+        says 'memory +predicted ([0-9]+) bytes, allocated \1 bytes' out
+        same <(losses "off-$axis") <(losses "on-$LIBRARY-$axis") "losses of $mesh with overlap ($LIBRARY)"
+        alike "off-$axis" "on-$LIBRARY-$axis"
+        holds "on-$LIBRARY-$axis/plan.json" 'any(op["op"] == "exchange_wait" for op in d["ops"])'
+      done
+      LIBRARY=${LIBRARIES[0]}
+    done
+  done
+  export RAFTER_MPI_THREAD=0
+  status 0 ranks 2 "${TRAIN[@]}" --steps 4 --mesh fsdp=2 --clip 1 --overlap on --out polled
+  unset RAFTER_MPI_THREAD
+  same <(losses off-fsdp-2-1) <(losses polled) 'losses with overlap and without a thread'
+  status 0 ranks 2 "${TRAIN[@]}" --steps 4 --mesh fsdp=2 --accumulate 2 --overlap off --out off-two
+  status 0 ranks 2 "${TRAIN[@]}" --steps 4 --mesh fsdp=2 --accumulate 2 --overlap on --out on-two
+  same <(losses off-two) <(losses on-two) 'losses of two microbatches with overlap'
+}
+
 # Stages of a pipeline in each schedule, alone and with other axes.
 case_pipelines() {
   local deep=("$RAFTER" train "${TINY/layers=2/layers=5}" "${MORE[@]}" --val-every 0 --accumulate 4)
@@ -329,6 +359,7 @@ case_differences() {
     differ 'another step, seed or schedule' --seed 5
     differ 'another step, seed or schedule' --min-lr 1e-5
     differ 'another plan' --dropout 0.1
+    differ 'another plan' --overlap on
     differ 'another --trace' --trace steps=1..2
     differ 'other data' --data other.txt
   done

@@ -29,9 +29,10 @@ static void make(void) {
   m.chips = 4;
   m.shape_rank = 2;
   m.shape[0] = m.shape[1] = 2;
-  m.exchange[0] = (rf_exchange_curve){RF_ALL_REDUCE, RF_F32, 2, 1, 3, {1e3, 1e6, 2e6}, {1e-5, 1e-3, 4e-3}};
-  m.exchange[1] = (rf_exchange_curve){RF_ALL_REDUCE, RF_BF16, 2, 1, 1, {1e6}, {3e-3}};
-  m.exchange[2] = (rf_exchange_curve){RF_ALL_REDUCE, RF_F32, 2, 2, 2, {1e3, 1e6}, {1e-4, 1e-2}};
+  m.exchange[0] =
+      (rf_exchange_curve){RF_ALL_REDUCE, RF_F32, 2, 1, 3, {1e3, 1e6, 2e6}, {1e-5, 1e-3, 4e-3}, {0}};
+  m.exchange[1] = (rf_exchange_curve){RF_ALL_REDUCE, RF_BF16, 2, 1, 1, {1e6}, {3e-3}, {0}};
+  m.exchange[2] = (rf_exchange_curve){RF_ALL_REDUCE, RF_F32, 2, 2, 2, {1e3, 1e6}, {1e-4, 1e-2}, {1e-6, 1e-3}};
   m.exchange_count = 3;
 }
 
@@ -71,6 +72,9 @@ static void groups_have_curves_of_their_own(void **state) {
            across = group_of(RF_AXIS_BIT(RF_AXIS_DATA)), inside = group_of(RF_AXIS_BIT(RF_AXIS_TENSOR));
   assert_true(all.inside == 2 && all.nodes == 2 && across.inside == 1 && across.nodes == 2);
   is(rf_machine_exchange_seconds(&m, &all, RF_ALL_REDUCE, RF_F32, 1e6, &latency), 1e-2);
+  is(rf_machine_exchange_core(&m, &all, RF_ALL_REDUCE, RF_F32, 1e6), 1e-3);
+  is(rf_machine_exchange_core(&m, &inside, RF_ALL_REDUCE, RF_F32, 1e6), -1); /* not measured */
+  is(rf_machine_exchange_core(&m, &across, RF_ALL_REDUCE, RF_F32, 1e6), -1);
   /* without a curve: the formulas, and the fraction of the links */
   double plain = rf_collective_seconds(&across, RF_ALL_REDUCE, 1e6, false, NULL);
   is(rf_machine_exchange_seconds(&m, &across, RF_ALL_REDUCE, RF_F32, 1e6, &latency), plain);
