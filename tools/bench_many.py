@@ -5,7 +5,8 @@
   peers  the same ranks next to PyTorch DDP and FSDP2 over gloo, two processes of one thread, in turns
          (if bench/peers/environment.sh torch has installed it)
   links  two ranks in two network namespaces, whose link `tbf` limits: predicted next to measured step
-         times, and the mesh that the plan would choose next to the fastest one (needs root; changes
+         times, with and without exchanges that overlap with computation, and the mesh that the plan
+         would choose next to the fastest one (needs root; changes
          nothing outside its namespaces)
 
 --only REGEX selects rows by their names, which begin with the part's. --turns N sets the turns (3).
@@ -368,21 +369,24 @@ def links(only, env):
                         machine,
                         *words,
                     ]
-                    predicted = planned(words, env)["time"]["seconds"]
-                    seconds = train(spaces.launch(), words, env, steps=9)[0]
-                    rows.append(
-                        {
-                            "mesh": mesh,
-                            "predicted_seconds": predicted,
-                            "seconds": spread(seconds),
-                            "error": predicted / statistics.median(seconds) - 1,
-                        }
-                    )
-                    print(
-                        f"{rate:8} {name:6} {mesh:13} predicted {predicted:.4f} s  measured "
-                        f"{shown(rows[-1]['seconds'])}  {100 * rows[-1]['error']:+6.1f} %",
-                        flush=True,
-                    )
+                    for overlap in ("off", "on"):
+                        how = [*words, "--overlap", overlap]
+                        predicted = planned(how, env)["time"]["seconds"]
+                        seconds = train(spaces.launch(), how, env, steps=9)[0]
+                        rows.append(
+                            {
+                                "mesh": mesh,
+                                "overlap": overlap,
+                                "predicted_seconds": predicted,
+                                "seconds": spread(seconds),
+                                "error": predicted / statistics.median(seconds) - 1,
+                            }
+                        )
+                        print(
+                            f"{rate:8} {name:6} {mesh:13} overlap {overlap:3} predicted {predicted:.4f} s  "
+                            f"measured {shown(rows[-1]['seconds'])}  {100 * rows[-1]['error']:+6.1f} %",
+                            flush=True,
+                        )
                 chosen = min(rows, key=lambda row: row["predicted_seconds"])
                 fastest = min(rows, key=lambda row: row["seconds"]["median"])
                 out.append(
@@ -390,12 +394,15 @@ def links(only, env):
                         "name": f"links {rate} {name}",
                         "rows": rows,
                         "chosen": chosen["mesh"],
+                        "chosen_overlap": chosen["overlap"],
                         "fastest": fastest["mesh"],
+                        "fastest_overlap": fastest["overlap"],
                         "loss": chosen["seconds"]["median"] / fastest["seconds"]["median"] - 1,
                     }
                 )
                 print(
-                    f"{rate:8} {name:6} the plan chooses {chosen['mesh']}, the fastest is {fastest['mesh']} "
+                    f"{rate:8} {name:6} the plan chooses {chosen['mesh']} (overlap {chosen['overlap']}), the "
+                    f"fastest is {fastest['mesh']} (overlap {fastest['overlap']}) "
                     f"({100 * out[-1]['loss']:.1f} % faster)",
                     flush=True,
                 )
@@ -404,7 +411,8 @@ def links(only, env):
         print(
             f"{len(errors)} settings: {sum(e <= 0.15 for e in errors)} within 15 %, median error "
             f"{100 * statistics.median(errors):.1f} %; the choice is the fastest in "
-            f"{sum(s['chosen'] == s['fastest'] for s in out)} of {len(out)}"
+            f"{sum((s['chosen'], s['chosen_overlap']) == (s['fastest'], s['fastest_overlap']) for s in out)} of "
+            f"{len(out)}"
         )
     return out
 

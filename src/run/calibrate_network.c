@@ -16,7 +16,7 @@ static const double FIRST_BYTES = 1 << 10, LONGEST = 1.0; /* larger sizes are le
 /* ---- ranks that act together ----------------------------------------------------------------- */
 
 /* Every rank gets the largest value. */
-static rf_status largest(rf_link *link, double *value, rf_error *error) {
+rf_status rf_calibrate_largest(rf_link *link, double *value, rf_error *error) {
   if (link->rank > 0) RF_TRY(rf_link_send(link, 0, value, sizeof *value, error));
   for (int rank = 1; rank < link->ranks && link->rank == 0; rank++) {
     double other;
@@ -29,7 +29,7 @@ static rf_status largest(rf_link *link, double *value, rf_error *error) {
 rf_status rf_calibrate_meet(const rf_calibrate_options *o, rf_error *error) {
   double stops = rf_flag_is_set(o->stop);
   if (!o->link) return RAFTER_OK;
-  RF_TRY(largest(o->link, &stops, error));
+  RF_TRY(rf_calibrate_largest(o->link, &stops, error));
   if (o->stopped) *o->stopped = stops > 0;
   return stops > 0 ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written")
                    : RAFTER_OK;
@@ -41,7 +41,7 @@ rf_status rf_calibrate_check_ranks(const rf_calibrate_options *o, rf_error *erro
   while (wrong < link->ranks && !strcmp(rf_link_host(link, wrong), rf_link_host(link, wrong / each * each)))
     wrong++;
   double uneven = wrong < link->ranks || link->ranks % each;
-  RF_TRY(largest(o->link, &uneven, error));
+  RF_TRY(rf_calibrate_largest(o->link, &uneven, error));
   if (uneven == 0) return RAFTER_OK;
   static const char *const HINT =
       "start as many ranks on each node, node by node (Open MPI: --map-by slot; MPICH: -ppn N)";
@@ -105,9 +105,10 @@ typedef struct bench {
   void *in, *out;
 } bench;
 
-/* A graph with this collective of at most `bytes` bytes. *bytes becomes the bytes of the graph. */
-static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_dtype dtype, double *bytes,
-                       rf_graph **out, rf_error *error) {
+/* A graph with this collective of at most `bytes` bytes. *bytes becomes the bytes of the graph. If
+ * `halves`, one op begins it, and another one waits for it. */
+static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_dtype dtype, bool halves,
+                       double *bytes, rf_graph **out, rf_error *error) {
   int64_t chips = (int64_t)g->inside * g->nodes, size = rf_dtype_bytes(dtype),
           columns = kind == RF_ALL_TO_ALL ? COLUMNS * chips : COLUMNS,
           parts = kind == RF_ALL_GATHER || kind == RF_ALL_TO_ALL ? chips : 1,
@@ -120,8 +121,14 @@ static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_d
   graph->rows = rows;
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x)};
   rf_attr attr = {.axes = GROUP, .group = (int)chips, .collective = {.dim = 0, .to = 1}};
-  if (rf_graph_emit(graph, RF_COLLECTIVE_OPS[kind], "exchange", RF_SECTION_MICRO, (rf_slots){inputs, 1},
-                    RF_IDS(RF_WANTED), &attr, error) < 0) {
+  const rf_op_def *def = halves ? rf_calibrate_start_of(kind) : RF_COLLECTIVE_OPS[kind];
+  int op = rf_graph_emit(graph, def, "exchange", RF_SECTION_MICRO, (rf_slots){inputs, 1}, RF_IDS(RF_WANTED),
+                         &attr, error);
+  int out_id = op < 0 ? RF_NONE : graph->op[op].output[0];
+  if (op >= 0 && halves)
+    op = rf_graph_emit(graph, &RF_OP_EXCHANGE_WAIT, "wait", RF_SECTION_MICRO, (rf_slots){inputs, 1},
+                       RF_IDS(out_id), &attr, error);
+  if (op < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
   }
@@ -152,13 +159,22 @@ static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf
     for (int k = 0; k < (i < 0 ? 1 : calls); k++) kernel->run(&call);
     took = (rf_now_seconds() - start) / (i < 0 ? 1 : calls);
     RF_TRY(rf_link_status(link, "calibrating", error));
-    RF_TRY(largest(link, &took, error));
+    RF_TRY(rf_calibrate_largest(link, &took, error));
     batch[i < 0 ? 0 : i] = took;
     if (i < 0) calls = (int)fmax(1, fmin(MOST_CALLS, wanted / took));
     if (i < 0 && took > LONGEST / 4) batches = 2;
   }
   *seconds = rf_ceiling_of(batch, batches).median;
   return RAFTER_OK;
+}
+
+static rf_status measure_core(bench *b, const groups *g, rf_collective kind, rf_dtype dtype, double bytes,
+                              double seconds, double *core, rf_error *error) {
+  rf_graph *graph;
+  RF_TRY(build(b, g, kind, dtype, true, &bytes, &graph, error));
+  rf_status status = rf_calibrate_core(b->o, graph, &b->room, b->in, b->out, seconds, core, error);
+  rf_graph_free(graph);
+  return status;
 }
 
 static rf_status measure_curve(bench *b, const groups *g, rf_collective kind, rf_dtype dtype,
@@ -170,14 +186,17 @@ static rf_status measure_curve(bench *b, const groups *g, rf_collective kind, rf
     rf_graph *graph;
     double bytes = wanted, seconds = 0;
     if (before * factor > LONGEST && c->count > 1) break;
-    RF_TRY(build(b, g, kind, dtype, &bytes, &graph, error));
+    RF_TRY(build(b, g, kind, dtype, false, &bytes, &graph, error));
     bool known = c->count && bytes <= c->bytes[c->count - 1]; /* many chips have few small sizes */
     rf_status status = known ? RAFTER_OK : time_calls(b, graph, &seconds, error);
     rf_graph_free(graph);
     RF_TRY(status);
     if (known) continue;
     c->bytes[c->count] = bytes;
-    c->seconds[c->count++] = before = seconds;
+    c->seconds[c->count] = before = seconds;
+    if (rf_calibrate_start_of(kind))
+      RF_TRY(measure_core(b, g, kind, dtype, bytes, seconds, &c->core_seconds[c->count], error));
+    c->count++;
   }
   return RAFTER_OK;
 }

@@ -22,6 +22,15 @@ typedef struct rf_calibrate_room {
 rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
                               rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
                               rf_call *call, rf_error *error);
+/* calibrate_network.c: every rank gets the largest value. */
+rf_status rf_calibrate_largest(struct rf_link *link, double *value, rf_error *error);
+/* calibrate_overlap.c. The op that begins a collective of this kind; NULL: there is none. */
+const rf_op_def *rf_calibrate_start_of(rf_collective kind);
+/* Measures what the collective of `graph`, which takes `seconds`, takes from the cores of a rank that
+ * computes meanwhile. The graph has the op that begins it, and the one that waits for it. */
+rf_status rf_calibrate_core(const rf_calibrate_options *options, const rf_graph *graph,
+                            rf_calibrate_room *room, const void *in, void *out, double seconds, double *core,
+                            rf_error *error);
 /* Fills memory with numbers in [-0.5, 0.5). Words are valid as f32, and as two values of bf16. */
 void rf_calibrate_values(void *at, size_t bytes);
 /* Makes a model for graphs of one op. Its fields do not affect the measurements. */

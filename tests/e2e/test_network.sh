@@ -36,6 +36,8 @@ status 0 "${RUN[@]}" "$RAFTER" calibrate --network --quick --json && {
     'sums of both dtypes'
   holds "$file" 'all(c["inside"] == 2 and c["nodes"] == 1 for c in d["collectives"])' 'one group of two'
   holds "$file" 'all(len(c["points"]) > 2 for c in d["collectives"])' 'several sizes'
+  holds "$file" 'all(0 < p["core_seconds"] for c in d["collectives"] for p in c["points"]
+    if c["kind"] in ("all_gather", "reduce_scatter", "all_reduce"))' 'what exchanges take from the cores'
   holds "$file" 'len(d["curves"]) > 40' 'the ops of a rank'
   # The plan takes the times of this file: with collectives that are a thousand times slower, the
   # step has more network time.
@@ -53,6 +55,11 @@ PY
   status 0 "$RAFTER" plan "$MODEL" --backend cpu --mesh data=2 --on slow.json --json &&
     holds out 'd["time"]["seconds"] > 10 * json.load(open("measured"))["time"]["seconds"]' \
       'the plan uses the measured collectives'
+  # exchanges that overlap with computation are two ops
+  status 0 "$RAFTER" plan "$MODEL" --backend cpu --mesh data=2 --on slow.json --ops --overlap on &&
+    says 'all_reduce/start' out && says 'all_reduce/wait' out
+  status 0 "$RAFTER" plan "$MODEL" --backend cpu --mesh data=2 --on slow.json --ops --overlap off &&
+    ! grep -q 'all_reduce/wait' out || fail '--overlap off overlaps'
   status 2 "$RAFTER" plan "$MODEL" --backend cpu --mesh data=4 --on slow.json && says 'expected 2' err
 }
 
