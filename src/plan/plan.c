@@ -88,8 +88,9 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
                    "bad sizes in bytes (budget %lld, guard %d: expected at least 0)",
                    (long long)o->budget_bytes, o->guard_bytes);
   if (o->owner && !o->own_stage && rf_pipeline_stages(&o->build.mesh) > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "leave pipeline out of --mesh",
-                   "the jobs of a pipeline cannot share an arena (--mesh: expected pipeline=1, got %d)",
+    return RF_FAIL(error, RAFTER_INVALID, "use data, fsdp or tensor instead",
+                   "reinforcement learning and losses of preferences do not run on a pipeline (--mesh: "
+                   "expected pipeline=1, got %d)",
                    rf_pipeline_stages(&o->build.mesh));
   if (!rf_remat_valid(o->remat))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);

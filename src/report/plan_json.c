@@ -213,6 +213,19 @@ static const char *known_links(const rf_machine *m, char text[240]) {
   return text;
 }
 
+/* Which exchanges between ranks overlap with computation. */
+static void say_overlap(json_t *list, const rf_graph *graph) {
+  char line[160];
+  int starts = 0, all = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    starts += graph->op[i].def->starts;
+    all += rf_op_is_exchange(graph->op[i].def) && graph->op[i].def->exchange != RF_EXCHANGE_WAIT;
+  }
+  if (!starts) return;
+  snprintf(line, sizeof line, "%d of %d collectives run while the ranks compute (--overlap)", starts, all);
+  json_array_append_new(list, json_string(line));
+}
+
 static void say_chips(json_t *list, const rf_plan *plan) {
   static const char *const movers[] = {"the core, in parallel with its work", "a separate engine",
                                        "the core, instead of its work"};
@@ -224,6 +237,7 @@ static void say_chips(json_t *list, const rf_plan *plan) {
         line, sizeof line, "the chips form a mesh of %s; memory is per chip; %s; their data is moved by %s",
         rf_mesh_text(&plan->graph->mesh, mesh), known_links(m, links), movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
+    say_overlap(list, plan->graph);
     json_array_append_new(
         list, json_string("every chip holds all norm gains and biases; a matrix that does not divide evenly "
                           "is padded; bytes of keys and values per token are for the entire model"));

@@ -53,7 +53,8 @@ static _Atomic int64_t of_library;
 static void check(const char *call, const void *caller) {
   const char *phase = atomic_load_explicit(&phase_up, memory_order_relaxed);
   if (!phase || apart) return;
-  if (rf_link_in_library()) {
+  const rf_link *link = rf_link_of_process();
+  if (link && link->in_library == &errno) {
     atomic_fetch_add(&of_library, strcmp(call, "free") != 0 && strcmp(call, "munmap") != 0);
     return;
   }

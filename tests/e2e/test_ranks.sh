@@ -168,6 +168,9 @@ case_pipeline_runs() {
   same <(losses two) <(losses same) 'losses with and without a restart'
   status 0 ranks 2 "$RAFTER" train --resume other --mesh data=2 && near one other
   status 0 "$RAFTER" train --resume alone --mesh '' && near one alone
+  refuses 2 'losses of preferences do not run on a pipeline \(--mesh: expected pipeline=1, got 2\)' \
+    "$RAFTER" plan "${TINY/layers=2/layers=4}" --backend cpu --batch 4 --accumulate 2 --loss dpo \
+    --mesh pipeline=2
   refuses 2 'pipelines are for training only' \
     ranks 2 "$RAFTER" generate two --prompt a --max-tokens 2 --mesh pipeline=2
   refuses 2 'the axis slice can be planned but not run' ranks 2 "${TRAIN[@]}" --mesh slice=2 --out refused

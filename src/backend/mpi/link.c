@@ -24,10 +24,6 @@ enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + ALL_GROUPS,
 
 static link_state *process;
 
-static _Thread_local bool in_library;
-
-bool rf_link_in_library(void) { return in_library; }
-
 /* ---- the launcher and its library ------------------------------------------------------------ */
 
 /* How each launcher numbers its processes, and the shim of the library that it starts. */
@@ -209,19 +205,19 @@ const char *rf_link_host(const rf_link *link, int rank) { return state_of(link)-
 /* Calls of the library, by any thread. */
 static int post(link_state *s, message *m, void *data, int64_t bytes, int tag) {
   pthread_mutex_lock(&s->library);
-  in_library = true;
+  s->link.in_library = &errno;
   int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
                     : s->mpi->receive(data, bytes, m->rank, tag, &m->request);
-  in_library = false;
+  s->link.in_library = NULL;
   pthread_mutex_unlock(&s->library);
   return code;
 }
 
 static int test(link_state *s, message *m, int *done) {
   pthread_mutex_lock(&s->library);
-  in_library = true;
+  s->link.in_library = &errno;
   int code = s->mpi->test(&m->request, done);
-  in_library = false;
+  s->link.in_library = NULL;
   pthread_mutex_unlock(&s->library);
   return code;
 }

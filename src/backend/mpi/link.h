@@ -33,9 +33,10 @@ typedef struct rf_link {
   /* A thread moves the messages of flights while the other threads compute. false: the MPI library
    * allows calls of one thread only, so they move between ops and in waits. */
   bool threaded;
+  /* address of errno of the thread that is in a call of the MPI library for messages, which may
+   * allocate; NULL: none */
+  _Atomic(const void *) in_library;
 } rf_link;
-/* Whether this thread is in a call of the MPI library for messages, which may allocate. */
-bool rf_link_in_library(void);
 
 /* True if the environment says that a launcher of MPI started several processes. `rank` and `ranks`
  * are what it says; ranks is 0 if it does not say. */
