@@ -181,7 +181,7 @@ validated() {
 import json, sys
 for line in open(sys.argv[1]):
     row = json.loads(line)
-    if "val_loss" in row: print(row["step"], f"{row[\"val_loss\"]:.5f}")' "$1/metrics.jsonl"
+    if "val_loss" in row: print(row["step"], "%.5f" % row["val_loss"])' "$1/metrics.jsonl"
 }
 
 # Only rank 0 speaks, and there is one folder.
