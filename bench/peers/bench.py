@@ -11,6 +11,7 @@ and after. A peer's process stays open and repeats its work on request. A row en
 --cpu avx2 measures rows_avx2.json: rafter with --cpu avx2, and peers held to AVX2 by a build of
 their own (llama.cpp) or by their settings (HELD below). The plan uses the times of
 `rafter calibrate --cpu avx2`. ONNX Runtime has no such setting: it runs on a CPU without more.
+On such a CPU, all peers run with their own defaults.
 
 --long measures rows_long.json instead: long prompts and long caches. It combines with --cpu.
 
@@ -41,7 +42,7 @@ FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{
 # Names of the ceilings that rafter bench measures.
 CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16_vectors": ("bf16 in vectors", "GFLOP/s"), "bf16_tiles": ("bf16 in tiles", "GFLOP/s"),
             "i8_vectors": ("int8 in vectors", "GOP/s"), "i8_tiles": ("int8 in tiles", "GOP/s"), "read": ("read", "GB/s")}
-# Settings that hold the peers to an instruction set.
+# Settings that hold the peers to an instruction set, on a CPU that has more.
 HELD = {
     "avx2": {
         "ATEN_CPU_CAPABILITY": "avx2",
@@ -114,7 +115,7 @@ class Peer:
     """A peer's script, which waits for the number of repetitions of its work."""
 
     def __init__(self, words, threads, deadline, cpu=None):
-        script, held = words[0], HELD.get(cpu, {})
+        script, held = words[0], HELD[cpu] if wider_than(cpu) else {}
         engine = words[words.index("--engine") + 1] if script == "engine_speed.py" else None
         package = engine or PACKAGES[script]
         modules = {"torch": "torch", "jax": "jax", "llama": "llama_cpp", "hf": "peft"}
@@ -123,7 +124,7 @@ class Peer:
             raise Missing(f"{module} is not in {PLACE} (bench/peers/environment.sh {package})")
         if package == "llama" and held and not os.path.exists(held["LLAMA_CPP_LIB_PATH"]):
             raise Missing(f"no llama.cpp for {cpu} (bench/peers/environment.sh llama-{cpu})")
-        if package == "ort" and cpu and wider_than(cpu):
+        if package == "ort" and held:
             raise NotHeld(f"has no setting that holds it to {cpu}, and this CPU has more")
         if engine:
             at = words.index("--model") + 1
@@ -375,7 +376,9 @@ def cpu_name():
 
 
 def wider_than(cpu):
-    """Whether this CPU has instructions for these peers beyond `cpu` (avx2)."""
+    """Whether this CPU has instructions for these peers beyond `cpu` (avx2, or None: not held)."""
+    if not cpu:
+        return False
     flags = re.search(r"flags\s*:\s*(.*)", open("/proc/cpuinfo", encoding="utf-8").read())
     return bool(flags and {"avx2": {"avx512f", "avx_vnni"}}[cpu] & set(flags.group(1).split()))
 
@@ -434,7 +437,7 @@ def main():
     cpu, wide = cpu_name()
     date = datetime.date.today().isoformat()
     os.makedirs(a.out, exist_ok=True)
-    level = a.cpu and f"held to {a.cpu}" or (wide[-1] if wide else "")
+    level = f"held to {a.cpu}" if wider_than(a.cpu) else wide[-1] if wide else ""
     level += " long" if a.long else ""
     base = f"{a.out}/{date}-{re.sub(r'[^a-z0-9]+', '-', (cpu + ' ' + level).lower()).strip('-')}"
     result = {"format": "rafter-peers-1", "date": date, "cpu": cpu, "features": wide, "threads": a.threads, "rows": []}

@@ -3,8 +3,9 @@
 # private environment. NAME is torch, jax, llama or hf (without names: these four), or one of the
 # peers of rows_avx2.json: ov, ct2, ort (OpenVINO, CTranslate2, ONNX Runtime GenAI) and llama-avx2
 # (the installed llama.cpp, built again without instructions beyond AVX2; about 20 minutes of one
-# core). RAFTER_PEERS sets the folder (~/.cache/rafter-peers, about 10 GB, because PyTorch's package
-# for Linux includes CUDA's libraries). Installed packages stay.
+# core). A CPU without AVX-512 and AVX-VNNI does not need llama-avx2, so it is not built there.
+# RAFTER_PEERS sets the folder (~/.cache/rafter-peers, about 10 GB, because PyTorch's package for
+# Linux includes CUDA's libraries). Installed packages stay.
 set -uo pipefail
 there=${RAFTER_PEERS:-$HOME/.cache/rafter-peers}
 
@@ -58,7 +59,8 @@ build_llama_avx2() {
     nice -n 19 cmake --build build --target llama --parallel "$(nproc)" &&
     mkdir -p "$place.part" && cp -P build/bin/lib*.so* "$place.part/" && mv "$place.part" "$place"
 }
-if [[ " $* " == *" llama-avx2 "* ]] && [ ! -d "$there/llama-avx2" ]; then
+wider_than_avx2() { grep -qw 'avx512f\|avx_vnni' /proc/cpuinfo; }
+if [[ " $* " == *" llama-avx2 "* ]] && [ ! -d "$there/llama-avx2" ] && wider_than_avx2; then
   echo "peers: building llama.cpp for AVX2" >&2
   (build_llama_avx2) >"$there/llama-avx2.log" 2>&1 ||
     { echo "peers: llama.cpp for AVX2 could not be built: $there/llama-avx2.log" >&2; failed=1; }
