@@ -314,7 +314,7 @@ bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
 /* Ends the answer `sample` of a request. If `sample` is -1, ends all answers to the request. The
  * last event of each ended answer comes with a later step. */
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
-/* Bytes of the generator's arena. They equal the plan's peak. */
+/* Bytes of the generator's arena. This number is the predicted peak memory of the plan. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
 /* Sets the sampling numbers of a request (temperature to presence_penalty) to the job's options. If
  * an option is not given, its number comes from the model's generation_config.json. RAFTER_INVALID:

@@ -95,7 +95,8 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    /* this change also applies if the run had more threads than the machine has cores */
+    /* if the run had more threads than the machine has cores, the change lowers the number of
+     * threads */
     if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);

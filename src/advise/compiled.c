@@ -198,14 +198,13 @@ rf_status rf_plan_write_programs(const rafter_plan *plan, const char *folder, rf
       text,
       "# %s as StableHLO\n\nEach file holds one module in the text form of MLIR. A PJRT plugin compiles it:\n"
       "give the text with the format \"mlir\", and compile options with as many replicas as devices\n"
-      "(`1a 04 20 NN 28 01`, NN replicas and one partition). An argument that shares memory with a result "
+      "(`1a 04 20 NN 28 01`, NN replicas and one partition). If an argument shares memory with a result, it "
       "is\n"
-      "donated: its buffer is gone after the call, and the result takes its place.\n\n"
-      "The argument without a tensor has the words of a run, as u32: seed (low), seed (high), step from 1,\n"
-      "loss scale (f32 bits), learning rate (f32 bits), and three words that are not read. The loss scale "
-      "is\n"
-      "1 / (valid tokens of the step). The result without a tensor has the values that must be finite; if\n"
-      "one is not, no weight has changed.\n",
+      "donated: the call frees its buffer, and the result uses this memory.\n\n"
+      "One argument is not a tensor of the plan. It has eight u32 words: seed (low), seed (high), step\n"
+      "(from 1), loss scale (bits of an f32), learning rate (bits of an f32), and three unused words. The\n"
+      "loss scale is 1 / (valid tokens of the step). One result is not a tensor of the plan. It has the\n"
+      "values that must be finite. If one of them is not finite, the step has changed no weight.\n",
       plan->settings.model.name);
   rf_status status = RAFTER_OK;
   for (int i = 0; i < count && status == RAFTER_OK; i++)

@@ -70,11 +70,11 @@ static void put_drafts(FILE *out, const rafter_plan *p, const rf_options *o, con
   if (found->drafted)
     fprintf(out, "%d drafted token%s %s best, %.3g times the rate without drafts\n", found->drafted,
             rf_plural(found->drafted), found->drafted == 1 ? "is" : "are", found->gain);
-  else fprintf(out, "drafts do not win, and no token is drafted\n");
+  else fprintf(out, "drafts save no time, so no token is drafted\n");
   fprintf(out, "  %.3g tokens per pass and answer; a pass takes %s, and %s without drafts\n", found->tokens,
           rf_text_seconds(found->seconds, a), rf_text_seconds(found->plain_seconds, b));
-  if (found->wins_from > 1) fprintf(out, "  drafts win with no acceptance\n");
-  else fprintf(out, "  drafts win from acceptance %.3g on\n", found->wins_from);
+  if (found->wins_from > 1) fprintf(out, "  drafts save no time at any acceptance\n");
+  else fprintf(out, "  drafts save time if the acceptance is above %.3g\n", found->wins_from);
   if (!p->drafter) return;
   const rf_plan *const *plans = (const rf_plan *const *)p->drafter_plan, *const own[] = {p->prefill, p->plan};
   int64_t bytes = rf_plan_joint_bytes(plans, 2);

@@ -402,7 +402,7 @@ const rf_option RF_SERVING_OPTIONS[] = {
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
               "tokens of an answer; unset: 256, but at most half of the model's longest sequence"),
     RF_NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", "Serving and rollouts",
-              "number of tokens at the start that all prompts share"),
+              "number of tokens at the start of every prompt that all prompts have in common"),
     RF_NUMBER("requests", INT, "N", 1, 1 << 20, NULL, "Serving and rollouts",
               "requests to simulate (serve; unset: 512) or prompts (rollout, rl; unset: as many as fill the "
               "slots)"),
@@ -411,8 +411,8 @@ const rf_option RF_SERVING_OPTIONS[] = {
         "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1, and "
         "the highest rate that the plan sustains"),
     RF_NUMBER("answer-limit", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
-              "max_tokens of the requests, which the scheduler must expect (serve); unset: the length of the "
-              "answer, which is also the minimum"),
+              "max_tokens of the requests (serve): the scheduler reserves memory for answers of this length; "
+              "unset: the length of the answers, which is also the minimum"),
     RF_WORDS(
         "arrivals", PATH, "FILE", NULL, "Serving and rollouts",
         "requests to simulate in place of --rate: JSON Lines (at, prompt, answer, shared), or a CSV of the "

@@ -66,7 +66,7 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
   size_t i;
   json_t *cliff;
   double last = NAN;
-  int column = 0; /* texts of cliffs at the same value have one column each */
+  int column = 0; /* if several cliffs have the same value, their texts are next to each other, in columns */
   json_array_foreach ((json_t *)cliffs, i, cliff) {
     bool shown = false;
     for (int k = 0; what[k]; k++)

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Width in pixels of a letter of the labels' font, rounded up. */
+/* Width of a letter in the font of the labels, in pixels, rounded up. */
 static const double LETTER = 6.9;
 
 typedef struct box {

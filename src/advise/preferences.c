@@ -38,9 +38,8 @@ rf_status rf_job_reference(rafter_plan *p, rf_error *error) {
                       json_pack("{sf sI sI ss}", "seconds", seconds, "pairs", (json_int_t)pairs, "peak_bytes",
                                 (json_int_t)reference->arena_bytes, "digest", reference->digest));
   fprintf(p->extra_text,
-          "\nreference %s for the %lld pair%s of a step (the step itself: %s)\n  Each pair needs this pass "
-          "once in a run, because its log-probabilities are kept. A pass in each\n  step would need it in "
-          "each epoch.\n",
+          "\nreference %s for the %lld pair%s of a step (the step itself: %s)\n  The run computes the "
+          "reference once for each pair, and keeps the log-probabilities for all\n  epochs.\n",
           rf_text_seconds(seconds, a), (long long)pairs, rf_plural(pairs), rf_text_seconds(step, b));
   rf_plan_free(reference);
   return RAFTER_OK;

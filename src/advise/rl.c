@@ -41,8 +41,8 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Memory of the three phases. Memory always holds what the policy keeps between steps. If the
- * policy trains its weights, memory also holds a frozen copy of the weights. */
+/* Memory of the three phases. In each phase, memory holds all that the policy keeps between steps.
+ * If the policy trains its weights, memory also holds a frozen copy of the weights. */
 typedef struct rl_bytes {
   int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: bytes of the largest phase */
   int most;

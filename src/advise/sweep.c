@@ -63,12 +63,12 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
   if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
-  snprintf(
-      text, sizeof text,
-      "each chip computes %.0f %% of the tokens that it computed with %.0f chip%s, and the network takes "
-      "%.0f %% of the step instead of %.0f %%",
-      100 * each / before, row[i - 1].chips, rf_plural((int64_t)row[i - 1].chips), 100 * row[i].waits,
-      100 * row[i - 1].waits);
+  snprintf(text, sizeof text,
+           "tokens per second and chip fall to %.0f %% of those with %.0f chip%s; the network takes %.0f %% "
+           "of the "
+           "step instead of %.0f %%",
+           100 * each / before, row[i - 1].chips, rf_plural((int64_t)row[i - 1].chips), 100 * row[i].waits,
+           100 * row[i - 1].waits);
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
 

@@ -16,17 +16,17 @@ typedef struct rf_answering {
   rf_out_file *out; /* NULL: rows go to the sink */
   rf_journal journal;
   rf_record *record; /* --trace */
-  /* json: rows of the sink are JSON. streams: text goes to the sink as it comes. echo: rows begin
-   * with the prompt. flushes: each row is in `out` when its step ends. appends: and stays there,
-   * however the run ends. */
+  /* json: rows of the sink are JSON. streams: text goes to the sink while it grows. echo: rows
+   * begin with the prompt. flushes: each row is written to `out` when its step ends. appends: rows
+   * stay in `out` even if the run fails. */
   bool json, streams, echo, flushes, appends;
-  bool helps;            /* another rank than 0: it writes no rows */
+  bool helps;            /* true on ranks other than 0, which write no rows */
   int64_t written;       /* index of the prompt whose answers are written next */
-  int sample;            /* of this prompt, the sample that is written next */
+  int sample;            /* the sample of this prompt that is written next */
   int64_t answers, done; /* number of all answers, and of those that have ended, also in earlier runs */
   double began, limit;   /* --max-seconds: the run ends `limit` after `began`; 0: no limit */
   bool time_is_up;
-  double start, first_seconds, seconds; /* of the forward passes, from their start */
+  double start, first_seconds, seconds; /* seconds of the forward passes, from their start */
   double process_seconds;               /* from program start to the first token */
   double longest;                       /* seconds of the longest step */
   double said, limit_fraction;          /* time and value of the last fraction of the machine's limit */
@@ -48,7 +48,7 @@ rf_status rf_answering_spares_inputs(const rf_answering *answering, const rf_opt
                                      const char *path, rf_error *error);
 /* The number of answers whose rows are written, in earlier runs too. */
 int64_t rf_answering_rows(const rf_answering *answering);
-/* The sum of a run: one object of JSON for `command`, and one line of text. */
+/* Reports the totals of a run, as a JSON object for `command` and as one line of text. */
 void rf_answering_put_sum(const rf_answering *answering, const char *command, const char *output);
 void rf_answering_say_sum(const rf_answering *answering);
 /* Adds the figures of drafts to `json`; prints them into `text`. */

@@ -62,7 +62,8 @@ void rf_note_random(const rf_model *model, const char *weights_folder, const raf
 
 static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
   rf_plan_options plan = s->plan;
-  bool xla = !strcmp(rf_options_text_or(o, "backend", ""), "xla"); /* a pass there always has all its rows */
+  bool xla = !strcmp(rf_options_text_or(o, "backend", ""),
+                     "xla"); /* a forward pass on this backend always has all its rows */
   rf_device_listen(&plan.device, sink);
   return (rf_infer_settings){.model = s->model,
                              .plan = plan,
@@ -100,7 +101,8 @@ static rf_status same_tokens(const rf_settings *s, const rf_settings *drafter, r
   return status;
 }
 
-/* The settings of the model that drafts, which stay in memory as long as the generator. */
+/* Makes the settings of the model that drafts. They stay in memory as long as the generator
+ * exists. */
 typedef struct drafter_settings {
   rf_settings resolved;
   rf_infer_settings infer;

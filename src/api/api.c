@@ -16,7 +16,8 @@
 #define ROW(NAME) &RF_COMMAND_##NAME,
 static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
 
-/* Options of other programs, with rafter's word. A hint names the word if the command knows it. */
+/* Options of other programs, and the name of each in rafter. If the command has the option, a hint
+ * says the name. */
 static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
                                       {"n-predict", "max-tokens"},
                                       {"max-new-tokens", "max-tokens"},

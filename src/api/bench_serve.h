@@ -34,7 +34,8 @@ typedef struct rf_serve_bench {
 } rf_serve_bench;
 
 rf_arrival rf_bench_like(const rf_serve_bench *bench); /* a request with the lengths of the options */
-/* Maximum number of requests at the same time: each has a connection, which is an open file. */
+/* Returns the maximum number of requests at the same time. The limit of open files bounds it,
+ * because each request has a connection. */
 int64_t rf_bench_connections_most(void);
 /* Sends requests that are not measured. If none of them completes, the test would measure nothing. */
 rf_status rf_bench_warm_up(rf_serve_bench *bench, rf_error *error);

@@ -26,7 +26,7 @@ bool rf_bench_is_address(const char *text) {
   return colon && colon[1] && strspn(colon + 1, "0123456789/") == strlen(colon + 1); /* HOST:PORT */
 }
 
-/* Options that both commands have, and that mean something else for the server. */
+/* Options that both commands have, but with a different meaning for the server. */
 static bool is_of_requests(const char *name) {
   static const char *const OTHER[] = {"json", "config", "seed", "max-tokens", "api-key-file", "max-seconds"};
   for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++)
@@ -74,8 +74,8 @@ static void *serve(void *self) {
   return NULL;
 }
 
-/* Waits until the server answers requests. Passes a wish to stop to it, which a signal handler may
- * have set. */
+/* Waits until the server answers requests. If a signal handler has asked this process to stop,
+ * tells the server to stop. */
 static rf_status wait_ready(rf_bench_own *own, const rafter_sink *sink, rf_error *error) {
   enum { LOOK_NS = 50 * 1000 * 1000 };
   pthread_mutex_lock(&own->lock);

@@ -75,8 +75,8 @@ static rf_status write_records(rf_serve_bench *b, const rf_traffic_record *recor
   return RAFTER_OK;
 }
 
-/* The plan's prediction of the requests that were sent. A prediction that fails loses no
- * measurement. */
+/* The plan's prediction of the requests that were sent. If the prediction fails, the measurements
+ * remain. */
 static void predict(rf_serve_bench *b, const rf_traffic_record *record, rf_traffic_row *row) {
   rf_error error = {0};
   rf_arrival *list = b->plan ? calloc((size_t)row->requests, sizeof *list) : NULL;

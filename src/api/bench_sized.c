@@ -15,7 +15,7 @@ typedef struct sized {
   rf_bench_point point;
   rf_generator *generator;
   rf_scorer *scorer;
-  double scored_seconds; /* of all passes of the scorer */
+  double scored_seconds; /* seconds of all passes of the scorer */
   rf_bench_limits limits;
 } sized;
 

@@ -97,7 +97,8 @@ static rf_status measure(const rf_calibrate_options *options, rf_machine *m, rf_
   if (status == RAFTER_OK) status = rf_pace_calibrate(options, m, error);
   if (!options->link || *options->stopped || (status != RAFTER_OK && status != RAFTER_INTERRUPTED))
     return status;
-  /* after a signal too: the other ranks may wait for this one, and stop with it */
+  /* this call is needed after a signal too, because the other ranks may wait for this rank, and
+   * must stop with it */
   RF_TRY(rf_calibrate_meet(options, error));
   return rf_calibrate_network(options, m, error);
 }

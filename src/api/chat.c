@@ -207,7 +207,7 @@ static rf_status talk(const rf_options *o, chat *c, rf_error *error) {
     rafter_text_free(line);
     RF_TRY(status);
   }
-  if (!c->ended && rf_asked_to_stop(c->sink)) /* the sink ended the input because of a signal */
+  if (!c->ended && rf_asked_to_stop(c->sink)) /* the sink has ended the input because of a signal */
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
   return RAFTER_OK;
 }

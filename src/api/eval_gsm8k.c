@@ -14,7 +14,7 @@
 enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
-  rf_prompt of;       /* first, because the owner of the replies is the prompt */
+  rf_prompt of;       /* first field, because the owner of the replies is a pointer to the prompt */
   bool ended;         /* true if this or an earlier evaluation has the answer */
   const json_t *kept; /* result of an earlier evaluation; NULL: none */
 } problem;
@@ -28,7 +28,7 @@ typedef struct exam {
   double start;
   rf_numbers *numbers;
   int64_t longest;
-  rf_status failed; /* to agree after a step, with the error */
+  rf_status failed; /* result of the step, on which all ranks agree, and its error */
   rf_error why;
 } exam;
 

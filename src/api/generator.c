@@ -9,7 +9,7 @@ enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
 /* A request. The entry exists until the end of all answers to the request was reported. */
 typedef struct entry {
-  rf_prompt of; /* first, because the owner of the replies is the prompt */
+  rf_prompt of; /* first field, because the owner of the replies is a pointer to the prompt */
   struct entry *next, *before;
   void *owner;
   rf_logit_bias *bias;
@@ -24,7 +24,7 @@ struct rafter_generator {
   rf_settings settings;
   rafter_tokenizer *tokenizer; /* NULL: the model has none */
   rf_prompt_reader reader;     /* borrows the tokenizer */
-  rf_sampler_options sampling; /* numbers of requests that give none */
+  rf_sampler_options sampling; /* sampling settings of requests without settings */
   rf_generator *g;
   rf_constraints *constraints;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
@@ -302,7 +302,7 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Moves a request to h->spent. All its answers have ended. */
+/* Moves a request to h->spent. Called when all answers to a request have ended. */
 static rf_status ended(void *self, rf_replies *of, rf_error *error) {
   rafter_generator *h = self;
   entry *e = of->owner;

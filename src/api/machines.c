@@ -10,7 +10,8 @@ static const char *sheet_text(const json_t *sheet, const char *key) {
   return text ? text : "";
 }
 
-/* The data sheet of NAME, NAME@EDITION or NAME:SHAPE; NULL: none has this name. */
+/* Finds the data sheet of NAME, NAME@EDITION or NAME:SHAPE. Returns NULL if no sheet has this
+ * name. */
 static const json_t *sheet_named(const char *spec) {
   const json_t *sheet;
   const size_t length = strcspn(spec, "@:*");
@@ -85,7 +86,7 @@ static void say_machine(const rafter_sink *sink, const char *on, const rf_machin
   rf_say(sink, "%s\n", m->price_count ? "" : "     -");
 }
 
-/* Why the table and plans have less memory than the product's name says. */
+/* Says why the table and plans have less memory than the name of the product. */
 static void say_reserve(const rafter_sink *sink, const rf_machine *m) {
   char a[32], b[32], c[32];
   if (m->reserve_bytes > 0)
@@ -94,7 +95,7 @@ static void say_reserve(const rafter_sink *sink, const rf_machine *m) {
            rf_text_bytes(m->memory_bytes - m->reserve_bytes, c));
 }
 
-/* Each figure of one data sheet, with its source. */
+/* Prints each figure of one data sheet, with its source. */
 static void say_sources(const rafter_sink *sink, const rf_machine *m, const json_t *sheet) {
   const char *key;
   json_t *value;

@@ -51,7 +51,8 @@ static void say_model(const rafter_sink *sink, const listed *l) {
          rf_text_flops(l->flops, e), rf_model_preset_source(m->name));
 }
 
-/* Lists presets whose names begin with `only`, otherwise what rf_model_resolve says about it. */
+/* Fails with a hint that lists the presets whose names begin with `only`. If there are none, fails
+ * with the error of rf_model_resolve for this name. */
 static rf_status not_a_preset(const char *only, rf_error *error) {
   char folder[4096], hint[480] = "";
   const char *name;

@@ -60,7 +60,7 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
              : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
 }
 
-enum { EACH = 8 }; /* answers of one copy of the model at once */
+enum { EACH = 8 }; /* number of answers that one copy of the model generates at once */
 
 /* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
  * --seq, the context is at most the model's number of positions. */

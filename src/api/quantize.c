@@ -44,15 +44,16 @@ typedef struct work {
 /* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors keep theirs too:
-   * they are small, and their errors do not average out. */
+  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors keep their type
+   * too, because they are small, and their errors do not average out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (a tied model's token table) gets six bits or more: its errors reach every logit. */
+/* The head (in a tied model, the token table) gets six bits or more, because its errors reach every
+ * logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -95,7 +96,8 @@ static void add_errors(work *w, int p, int64_t values) {
   w->all[p] = all;
 }
 
-/* Does the same for the parts `p` and `p` + 1. Their sums do not wait for each other. */
+/* Does the same for the parts `p` and `p` + 1. The two sums are independent, so the CPU adds them
+ * at the same time. */
 static void add_errors_of_pair(work *w, int p) {
   const float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   double wrong[PAIR] = {0}, all[PAIR] = {0};

@@ -88,7 +88,7 @@ static rf_status read_prompts(parts *p, rf_error *error) {
   return set_int(o, "seq", (longest > held ? longest : held) + answer, error);
 }
 
-/* The settings of policy and sampling, with the options that were chosen. */
+/* Computes the settings of the policy and of sampling from the options. */
 static rf_status resolve(parts *p, rafter_trainer *t, rf_error *error) {
   const rf_options *o = p->options;
   RF_TRY(rf_settings_resolve(o, "train", &t->settings, error));

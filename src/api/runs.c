@@ -66,8 +66,8 @@ static const char *folder_note(const json_t *row, char note[64]) {
 
 enum { NAME_MIN = 12, NAME_MAX = 40 };
 
-/* Shortens a long name: a path to its end, because paths often differ only there, and a shape
- * (gpt:layers=12,...) to its start. */
+/* Shortens a long name. A path loses its start, because paths often differ only at the end. A shape
+ * (gpt:layers=12,...) loses its end. */
 static const char *short_name(const char *name, char text[NAME_MAX + 1]) {
   size_t all = strlen(name), kept = NAME_MAX - 2, from = 0;
   if (all <= NAME_MAX) return memcpy(text, name, all + 1);

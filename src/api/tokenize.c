@@ -34,7 +34,7 @@ static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int6
 }
 
 static json_t *text_value(const char *text, size_t bytes) {
-  json_t *value = json_stringn(text, bytes); /* NULL for an incomplete UTF-8 character */
+  json_t *value = json_stringn(text, bytes); /* jansson returns NULL for an incomplete UTF-8 character */
   return value ? value : json_null();
 }
 

@@ -71,8 +71,9 @@ typedef struct rf_device_type {
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
-  /* Plan `plan` of the run is used after another one, which has left its own bytes after the
-   * persistent region of the first plan. NULL if all bytes are those of the arena. */
+  /* Called when plan `plan` of the run is used after another plan. The other plan has left its
+   * own bytes after the persistent region of the first plan. NULL if all bytes are those of the
+   * arena. */
   void (*enter)(rf_memory *memory, int plan);
   /* Sends a message to another host, or receives the next one from it. Messages of a host arrive in
    * order. Both fail if a host ends. NULL if devices have one host. */

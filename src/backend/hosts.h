@@ -14,7 +14,7 @@ typedef struct rf_hosts {
   int port;
 } rf_hosts;
 
-/* The words of a user, who takes precedence over the launcher. */
+/* Options of the user. They take precedence over the launcher. */
 typedef struct rf_hosts_wish {
   int hosts;               /* 0: as many as the launcher says */
   int host;                /* -1: the number that the launcher gives */

@@ -19,8 +19,8 @@ typedef struct interpreter {
   rf_measured *measured;
   rf_watch watch;
   int begin[RF_SECTIONS], end[RF_SECTIONS];
-  /* With several chips: the inputs of this chip, and for each op the row of the microbatch that is
-   * the op's first row here. */
+  /* With several chips: the inputs of this chip, and for each op the number of the microbatch's row
+   * that is the first row on this chip. */
   const rf_graph *graph;
   rf_link *link;
   rf_run_inputs mine;
@@ -84,7 +84,7 @@ static void *slot_address(const interpreter *in, int tensor, int micro) {
   return (char *)in->address[tensor] + rf_slot_at(&in->graph->tensor[tensor], micro);
 }
 
-/* Gives a call the slots of a microbatch. */
+/* Sets the operands of a call to the addresses that they have in a microbatch. */
 static void take_slots(const interpreter *in, rf_call *call, int micro) {
   const rf_op *op = call->op;
   for (int k = 0; k < op->input_count; k++) call->in[k] = slot_address(in, op->input[k], micro);

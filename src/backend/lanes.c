@@ -36,7 +36,9 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less than this */
+enum {
+  NS_WORTH_A_SPAN = 1000
+}; /* if two clocks are read one after the other, their difference is below this number */
 
 /* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
  * its waiting time did not change, and schedstat, the slowest counter, is not read. */

@@ -22,12 +22,12 @@
 
 struct rf_partial {
   rf_reused entry;
-  bool valid; /* atomic; true: `path` names a file */
-  int lock;   /* the opened folder; -1: none */
+  bool valid; /* true: `path` names a file; threads access this field with atomic operations */
+  int lock;   /* descriptor of the opened folder; -1: none */
   char path[PATH_MAX + 64];
 };
 
-static rf_reused *list; /* of rf_partial */
+static rf_reused *list; /* list of rf_partial */
 
 enum { FOLDERS = 4 }; /* in each other, at most */
 

@@ -1,6 +1,6 @@
-/* automaton.h - reads a grammar byte by byte. A state is a set of places in the grammar, each with
- * the calls that are open there. States are made when a text first reaches them, in memory of a
- * fixed size. */
+/* automaton.h - reads a grammar byte by byte. A state is a set of places in the grammar. Each place
+ * has a list of the calls that are open there. States are made when a text first reaches them, in
+ * memory of a fixed size. */
 #ifndef RF_AUTOMATON_H
 #define RF_AUTOMATON_H
 

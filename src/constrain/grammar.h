@@ -110,8 +110,8 @@ void rf_schema_add_object(rf_grammar *grammar, int32_t from, int32_t to);
 
 /* ---- parts.c --------------------------------------------------------------------------------- */
 
-/* Adds the texts of a part, as rafter.h describes RAFTER_FORM_PARTS. RAFTER_INVALID: the part is
- * wrong, or a schema or an expression in it. */
+/* Adds a part of a form. At RAFTER_FORM_PARTS, rafter.h describes which texts match a part.
+ * RAFTER_INVALID: the part is wrong, or it contains a wrong schema or a wrong expression. */
 rf_status rf_parts_add(rf_grammar *grammar, const struct json_t *part, int32_t from, int32_t to,
                        rf_error *error);
 

@@ -120,7 +120,8 @@ static bool same(const front *a, const front *b) {
   return a->count == b->count && !memcmp(a->state, b->state, (size_t)a->count * sizeof *a->state);
 }
 
-/* Finds how many plain characters of any kind may follow, up to `most`. */
+/* Finds the largest number of characters, up to `most`, that may follow if any plain character is
+ * allowed at each place. */
 static rf_automaton_result plain_characters(rf_constraint *c, int32_t state, int most, int *count) {
   front from = {{state}, 1};
   for (*count = 0; *count < most; ++*count) {

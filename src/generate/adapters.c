@@ -119,8 +119,8 @@ static const layer *layer_of(const struct rf_adapters *s, int param) {
   return NULL;
 }
 
-/* The part of an adapter that has all columns of part `q` of the slots; -1: none. A layer that an
- * adapter treats as one, such as attn/qkv, may be several parts of the slots. */
+/* The part of an adapter that has all columns of part `q` of the slots; -1: none. An adapter may
+ * treat a layer such as attn/qkv as one part, and the slots as several parts. */
 static int part_with(const rf_lora_parts *adapter, const rf_lora_parts *slots, int q) {
   int64_t first = slots->at[q], end = first + slots->columns[q];
   for (int i = 0; i < adapter->count; i++)

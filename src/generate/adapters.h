@@ -20,8 +20,8 @@ void rf_adapter_values_free(rf_adapter_values *values); /* NULL is allowed */
  * the adapters stay as they were. */
 rf_status rf_generator_load(rf_generator *generator, const rf_adapter_values *values, int64_t *id,
                             rf_error *error);
-/* No later request may use the adapter. Submitted requests finish with it, and then its slot is
- * free. RAFTER_INVALID: the id names no adapter. */
+/* No later request may use the adapter. Requests that were submitted before finish with this
+ * adapter. Then its slot is free. RAFTER_INVALID: the id names no adapter. */
 rf_status rf_generator_unload(rf_generator *generator, int64_t id, rf_error *error);
 
 /* How many adapters new requests can use, and how many fit. */
@@ -32,8 +32,8 @@ rf_status rf_adapters_open(rf_generator *generator, rf_error *error);
 void rf_adapters_close(rf_generator *generator);
 /* The slot of a submitted request's adapter; -1: none. */
 int rf_adapters_slot(const rf_generator *generator, int64_t id);
-/* RAFTER_INVALID: no adapter with this id can be used by new requests. Id 0, the model itself, is
- * fine. */
+/* RAFTER_INVALID: no adapter with this id can be used by new requests. Id 0 is the model itself,
+ * and always succeeds. */
 rf_status rf_adapters_check(const rf_generator *generator, int64_t id, rf_error *error);
 
 #endif

@@ -6,9 +6,9 @@
  * first.
  *
  * Answers start in the order of their requests, with one exception. If the first waiting answer
- * does not fit, rf_promise gets the pass in which it fits at the latest: even if all running
- * answers have their maximum length. Later requests start earlier if it still fits in this pass
- * with them. */
+ * does not fit, rf_promise gets the pass in which it will fit even if all running answers reach
+ * their maximum length. A later request may start before this answer if the answer still fits in
+ * the promised pass. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -73,8 +73,8 @@ static void claim_later(rf_batch *b, const rf_pending *first, int64_t start) {
   claim(b, later);
 }
 
-/* True if in step `start` fewer answers than slots still run. The first `running` claims are
- * theirs; `own` is the claim of one more answer. */
+/* True if in step `start` fewer answers than slots still run. The first `running` claims belong to
+ * the running answers, and `own` is the claim of one more answer. */
 static bool has_slot(const rf_batch *b, int running, const rf_claim *own, int64_t start) {
   int used = own && own->steps > start;
   for (int i = 0; i < running; i++) used += b->reserve.claim[i].steps > start;
@@ -82,8 +82,8 @@ static bool has_slot(const rf_batch *b, int running, const rf_claim *own, int64_
 }
 
 /* True if the pages last for all running answers and for `r`, if `r` starts with the first `length`
- * tokens in `s`. `first`: (or NULL) the answer that `r` overtakes and that has a promise. `except`:
- * (or NULL) a pin that ends then. */
+ * tokens in `s`. `first` is the answer with a promise that `r` overtakes, or NULL. `except` is the
+ * pin that ends when `r` starts, or NULL. */
 static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int64_t length,
                      const rf_pending *first, const rf_cached_seq *except) {
   const rf_claim own = claim_of(b, r, s, 0, length);
@@ -95,9 +95,9 @@ static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int
   return rf_reserve_fits(&b->reserve, &b->pages);
 }
 
-/* Returns the cached sequence that has the longest usable common prefix with the prompt, and of
- * equal ones the pinned one, which holds pages. The last token of the prompt is always computed,
- * because its logits are needed. */
+/* Returns the cached sequence that has the longest usable common prefix with the prompt. If several
+ * are equally long, returns the pinned one, because it holds pages. The last token of the prompt is
+ * always computed, because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;

@@ -297,7 +297,7 @@ void rf_batch_forget(rf_generator *g) {
   for (int i = 0; i < g->batch->cached_count; i++) forget(g->batch, &g->batch->cached[i]);
 }
 
-/* A pinned sequence stays: requests that were submitted before still use it. */
+/* A pinned sequence stays, because requests that were submitted before still use it. */
 void rf_batch_forget_adapter(rf_generator *g, int64_t adapter) {
   for (int i = 0; i < g->batch->cached_count; i++)
     if (g->batch->cached[i].adapter == adapter && !g->batch->cached[i].pin)
@@ -329,8 +329,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
   if (scores_prompt(a)) part->scored = (int)(count - part->wanted);
 }
 
-/* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. Then the
- * pass verifies the drafts: their rows get logits too. An answer never drafts beyond its end. */
+/* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. The pass
+ * then verifies the drafts, so their rows get logits too. An answer never drafts beyond its end. */
 static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
   rf_draft_begin(b->when, 0);
   for (int i = 0; i < b->parts; i++)
@@ -392,7 +392,7 @@ static void sort_by_adapter(rf_batch *b) {
 
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
  * chunks of prompts, oldest first. A pass has logits for as many rows as there are slots. So a
- * prompt that is scored gets its own row and those of free slots. */
+ * prompt that is scored gets the row of its own slot and the rows of free slots. */
 static void compose(rf_batch *b) {
   int64_t spare = 0;
   b->parts = 0;
@@ -481,8 +481,8 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   retire(g, p, a->sample);
 }
 
-/* Chooses tokens in order, as long as the next drafted token is the one that was chosen. So the
- * tokens are those of passes without drafts: a choice depends only on tokens before it. */
+/* Chooses tokens in order, as long as the next drafted token is the one that was chosen. A choice
+ * depends only on the tokens before it, so passes without drafts give the same tokens. */
 static void choose(rf_batch *b, int i, int worker) {
   rf_slot *a = &b->slot[b->order[i]];
   const rf_forward_part *part = &b->part[i];

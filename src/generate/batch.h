@@ -21,9 +21,9 @@ typedef struct rf_forward_part {
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
   int scored;       /* number of rows before these whose logits are needed, for scores of the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
-  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V), or the tokens that
-   * the program chose, with their log-probabilities (wanted). The others are NULL. The logits
-   * and lse of the `scored` rows are before those of the wanted rows. */
+  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V). If the program chose
+   * the tokens, the outputs are these tokens and their log-probabilities (wanted). The others are
+   * NULL. The logits and lse of the `scored` rows are before those of the wanted rows. */
   const float *logits;
   const int32_t *chosen;
   const float *logprobs;
@@ -97,7 +97,7 @@ struct rf_slot {
   rf_draft_odds odds;
 };
 
-/* When the first waiting answer starts at the latest, although others overtake it. */
+/* The latest pass in which the first waiting answer starts, although others overtake it. */
 typedef struct rf_promise {
   int64_t request; /* Its id; -1: no answer waits for pages. */
   int sample;
@@ -148,7 +148,8 @@ rf_status rf_generator_refresh(rf_generator *generator, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
-/* Cached tokens of running answers (see rf_generator_use); *capacity gets those that fit. */
+/* Returns the number of cached tokens of running answers (see rf_generator_use). *capacity gets the
+ * number of tokens that the cache can hold. */
 int64_t rf_batch_live_tokens(const rf_batch *batch, int64_t *capacity);
 /* Releases the pages of a sequence. Its entry is free then. */
 void rf_drop_sequence(rf_batch *batch, rf_cached_seq *cached);

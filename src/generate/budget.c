@@ -5,8 +5,8 @@
 
 /* Sizes of passes are classes of half octaves: 16, 24, 32, 48, ... A measured value moves the mean
  * of its class by the part NEWS, and counts as at most UNSURE times the mean, because other
- * programs slow some passes down. Larger classes that were slower follow by the part FADE, so that
- * a budget tries them again. */
+ * programs slow some passes down. Larger classes that were slower move toward this value by the
+ * part FADE, so that a budget tries them again. */
 enum { SIZES = 48 };
 static const double NEWS = 0.125, UNSURE = 3, LEAST = 0.01, FADE = 1.0 / 256;
 
@@ -57,8 +57,8 @@ static int size_of(int64_t rows) {
   return size + (rows == 3);
 }
 
-/* Measured / predicted of a size. If none was measured, the closest smaller size counts, or else
- * the closest larger one. */
+/* Measured / predicted of a size. If no pass of this size was measured, the closest smaller size
+ * counts, otherwise the closest larger size. */
 static double ratio_of(const pace at[SIZES], int64_t rows) {
   const int size = size_of(rows);
   double ratio = 0;

@@ -61,7 +61,7 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   }
 }
 
-/* Writes the inputs of one sequence. Its first row in the pass is `row`. */
+/* Writes the inputs of one sequence. The first row of the sequence in the pass is `row`. */
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;

@@ -7,8 +7,8 @@
 
 /* The drafts of all answers begin as if PRIOR_TRIED drafts had been verified, half of which were
  * right. The counts of a new answer begin as if it had verified PRIOR_TRIED drafts, with the
- * success of all earlier answers. Later drafts count more: each pass multiplies the older counts by
- * FADE. */
+ * success of all earlier answers. Newer drafts count more than older drafts, because each pass
+ * multiplies the older counts by FADE. */
 static const double PRIOR_TRIED = 2, PRIOR_CHANCE = 0.5, FADE = 0.95, FADE_ALL = 0.99;
 enum { TRIES = 16 }; /* numbers of drafted tokens that a step compares */
 
@@ -36,7 +36,8 @@ void rf_draft_learn(rf_draft_odds *odds, int drafted, int right, double by) {
 int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int max, int *match) {
   int64_t from = 0;
   *match = 0;
-  /* tokens[at] is an earlier occurrence of draft[0]. The latest of the longest matches counts. */
+  /* tokens[at] is an earlier occurrence of draft[0]. If several matches have the greatest length,
+   * the latest of them counts. */
   for (int64_t at = count - 1; at >= 0 && *match < RF_DRAFT_MAX_MATCH; at--) {
     if (tokens[at] != draft[0]) continue;
     int common = 1;

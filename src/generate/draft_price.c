@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A price uses the fastest of the last LATEST passes with as many rows, because other programs
- * slow some passes down. The time of a single pass is taken as at most UNSURE times that of passes
- * with fewer rows. Each HALF steps after the latest pass, the difference is halved, so that the
+/* A price uses the fastest of the last LATEST passes with as many rows, because other programs slow
+ * some passes down. A single measured pass counts at most as UNSURE times a pass with fewer rows.
+ * After each HALF steps without such a pass, the difference between the two is halved, so that the
  * pass is tried again. */
 enum { LATEST = 4 };
 static const double UNSURE = 3, HALF = 512;
@@ -43,8 +43,8 @@ void rf_draft_price_close(rf_draft_price *p) {
   free(p);
 }
 
-/* Measured / predicted seconds of passes with `rows` rows. If none was measured, the closest
- * smaller number of rows counts, or else the closest larger one. */
+/* Measured / predicted seconds of passes with `rows` rows. If no pass with `rows` rows was
+ * measured, the closest smaller number of rows counts, otherwise the closest larger number. */
 static double ratio_of(const rf_draft_price *p, int64_t rows) {
   double ratio = 0;
   for (int64_t r = 1; r <= p->rows && (r <= rows || !ratio); r++) {

@@ -62,8 +62,9 @@ static int64_t common(const rf_sequence *s, const rf_drafter_text *text) {
   return n;
 }
 
-/* Keeps what the cached text of the slot has in common with the new one. If another slot has much
- * more in common, shares its prefix. The last token, draft[0], is never cached. */
+/* Keeps the common prefix of the slot's cached text and the new text. If the text of another
+ * slot has a much longer common prefix, shares that prefix. The last token, draft[0], is never
+ * cached. */
 static void keep_prefix(rf_drafter *d, const rf_drafter_text *text) {
   enum { MIN_PREFIX = 16 };
   rf_pages *pages = &d->g->batch->pages;
@@ -89,7 +90,8 @@ static int32_t likeliest(const float *logits, int64_t vocab) {
   return best;
 }
 
-/* Runs the parts of a pass. Writes the likeliest next token of each text whose end was reached. */
+/* Runs the parts of a pass. If the pass reached the end of a text, writes the likeliest next token
+ * of this text. */
 static rf_status take_pass(rf_drafter *d, const rf_drafter_text *text, int parts, int drafted,
                            rf_error *error) {
   RF_TRY(rf_forward(d->g, d->part, parts, error));

@@ -20,15 +20,15 @@ rf_status rf_drafter_bytes(const rf_infer_settings *settings, int64_t *bytes, rf
 /* The text of an answer: tokens (count), then draft[0]. rf_drafter_draft writes draft[1 ...
  * wanted]. */
 typedef struct rf_drafter_text {
-  int slot; /* of the answer: the model keeps the cache of the slot's latest text */
+  int slot; /* slot of the answer; the model keeps the cache of the slot's latest text */
   const int32_t *tokens;
   int64_t count;
   int32_t *draft;
   int wanted; /* number of drafted tokens; 0: nothing is drafted for this text */
 } rf_drafter_text;
-/* Brings the caches up to date: keeps the common prefix of the cached and the new text, or shares
- * that of another slot. Then drafts for all texts at once. The measured seconds of passes with one
- * token for each text go to `price`. Allocates nothing. */
+/* Updates the caches: keeps the common prefix of the cached and the new text, or shares the prefix
+ * of another slot. Then drafts for all texts at once. The measured seconds of passes with one token
+ * for each text go to `price`. Allocates nothing. */
 rf_status rf_drafter_draft(rf_drafter *drafter, const rf_drafter_text *text, int count, rf_draft_price *price,
                            rf_error *error);
 

@@ -98,7 +98,7 @@ int64_t rf_generate_shares(const rf_plan_options *plan) {
   return rf_backend_has_ranks(plan->backend) ? rf_mesh_size(mesh, rf_mesh_apart(mesh)) : 1;
 }
 
-/* The chips that share the rows of a pass have equal numbers of them. */
+/* If chips share the rows of a pass, all chips have the same number of rows. */
 void rf_generate_slots(rf_plan_options *plan) {
   rf_build_options *b = &plan->build;
   const rf_mesh *mesh = &b->mesh;

@@ -28,11 +28,12 @@ typedef struct rf_generator {
   bool owns;                  /* true: rf_generator_close frees the plans and the run. */
   struct rf_drafter *drafter; /* The model that drafts; NULL: none. */
   struct rf_adapters *adapters; /* Slots for adapters, see adapters.h; NULL: none. */
-  struct rf_shares *shares;     /* Copies of the model share the requests; NULL: not. See shares.h. */
-  void *kept;                   /* (or NULL) Memory to free with the generator, such as its settings. */
-  int64_t others;               /* The value of rf_run_others when the cache was last valid. */
-  bool computes;                /* false: a simulation or the null backend computes no logits. */
-  struct rf_batch *batch;       /* Cache and requests, see batch.h. */
+  struct rf_shares
+      *shares; /* Distributes the requests to copies of the model; NULL: there is one copy. See shares.h. */
+  void *kept;  /* (or NULL) Memory to free with the generator, such as its settings. */
+  int64_t others;         /* The value of rf_run_others when the cache was last valid. */
+  bool computes;          /* false: a simulation or the null backend computes no logits. */
+  struct rf_batch *batch; /* Cache and requests, see batch.h. */
   /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
   int64_t length;
   const float *logits;
@@ -47,17 +48,17 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
  * has build.microbatch rows, one for each answer. */
 rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
-/* Lowers the budget of `plan` by the memory of the model that drafts. RAFTER_NO_FIT: it is too
- * large. */
+/* Lowers the memory budget of `plan` by the memory of the model that drafts. RAFTER_NO_FIT: it is
+ * too large. */
 rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *drafter, rf_error *error);
 /* Returns the number of groups of chips that answer separate requests. The slots are divided evenly
- * among the groups. If there are several groups, a simulation is of one of them. */
+ * among the groups. If there are several groups, a simulation simulates one group. */
 int64_t rf_generate_copies(const rf_plan *decode);
 /* Number of copies that answer their own requests, on ranks of MPI; otherwise 1. */
 int64_t rf_generate_shares(const rf_plan_options *plan);
-/* Raises the numbers of answers and of cached sequences to those of an equal number in each copy
- * that answers its own requests. Copies that run in step answer the same requests, so each of them
- * gets all slots. */
+/* Rounds the numbers of answers and of cached sequences up to multiples of the number of copies
+ * that answer their own requests. If copies run in step, they answer the same requests, and each
+ * copy gets all slots. */
 void rf_generate_slots(rf_plan_options *plan);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **generator, rf_error *error);
@@ -74,8 +75,8 @@ int64_t rf_generator_arena_bytes(const rf_generator *generator);
 /* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 
-/* Where to write the log-probabilities of a prompt. `logprobs` NULL: they are not wanted. Row t is
- * for token t after tokens 0 to t - 1, with the bits of rf_scorer_pass. Row 0 is not written. */
+/* Arrays for the log-probabilities of a prompt. If `logprobs` is NULL, they are not computed. Row t
+ * is for token t after tokens 0 to t - 1, with the bits of rf_scorer_pass. Row 0 is not written. */
 typedef struct rf_prompt_scores {
   float *logprobs;     /* (count) */
   int32_t *ranks;      /* (count): number of tokens that are as likely or likelier, itself included */
@@ -99,8 +100,8 @@ typedef struct rf_request {
   const int32_t *stop;
   int64_t stop_count;
   int top; /* Number of alternatives to report with each token, 0 to RF_TOP_LOGPROBS. */
-  /* true: when the answer has ended, it stays in the cache until its pages are needed. Then the
-   * next turn of the conversation can reuse its tokens. */
+  /* true: the answer stays in the cache after its end, until its pages are needed. The next turn of
+   * the conversation can then reuse its tokens. */
   bool keep;
   int64_t adapter; /* Id from rf_generator_load; 0: the model as it is. */
   void *owner;     /* In every event of the request. */
@@ -168,8 +169,8 @@ typedef struct rf_generate_counts {
   int64_t answers, tokens; /* Number of answers that have begun, and of all their tokens. */
   /* Number of drafted tokens that forward passes have verified, and of those that were right. */
   int64_t drafted, accepted;
-  /* Number of parts with drafts. Number of drafted tokens that count: of each part, those up to its
-   * first wrong one. */
+  /* Number of parts with drafts. Number of drafted tokens up to the first wrong token of each part,
+   * including this token. */
   int64_t verified, compared;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
@@ -185,13 +186,14 @@ rf_generator_use rf_generator_held(const rf_generator *generator);
 /* Totals of one plan: number of computed forward passes, number of their rows, measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
-/* For each op, adds the seconds of all forward passes so far, with their real rows and contexts:
- * the predicted seconds to `seconds` (op_count), and the seconds at the machine's peak rates to
- * `limit` (op_count). */
+/* For each op, adds up times of all forward passes so far, with their real rows and contexts.
+ * `seconds` (op_count) gets the predicted seconds, and `limit` (op_count) gets the seconds at the
+ * peak rates of the machine. */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
-/* Predicted seconds to choose the tokens of all forward passes so far. 0 if this machine is not
- * calibrated, or if the program chooses them, whose ops have these seconds. */
+/* Predicted seconds to choose the tokens of all forward passes so far. They are 0 if this machine
+ * is not calibrated. They are also 0 if the program chooses the tokens, because then its ops have
+ * these seconds. */
 double rf_generator_choosing(const rf_generator *generator);
 
 /* Seed of answer `sample` of a request: `seed` for sample 0, otherwise a derived seed below 2^62. A

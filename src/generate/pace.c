@@ -20,7 +20,8 @@ static const char *kind_of(const rf_sampler_options *o) {
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
 
-/* Fills in different logits that are like a language model's: few are near the maximum. */
+/* Fills the rows with different logits. As in a language model, few of them are near the
+ * maximum. */
 static void fill(float *logits, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t a = (uint32_t)i * 2654435761u, b = a ^ a >> 15, c = b * 2246822519u;
@@ -29,8 +30,8 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Measures the seconds to choose ROWS_EACH tokens on each thread, as for a batch of answers. All
- * threads read the same rows, which are larger than the caches of a core. */
+/* Measures the seconds in which each thread chooses ROWS_EACH tokens, as for a batch of answers.
+ * All threads read the same rows, which are larger than the caches of a core. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
                              int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;

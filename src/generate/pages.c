@@ -163,8 +163,8 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
   return true;
 }
 
-/* Unlike after rf_sequence_cut, the last page needs no copy before the next write: all positions
- * after `length` were written by this sequence. */
+/* Only this sequence has written the positions after `length`. So the last page needs no copy
+ * before the next write, unlike after rf_sequence_cut. */
 void rf_sequence_retract(rf_pages *pages, rf_sequence *s, int64_t length) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];

@@ -54,8 +54,8 @@ rf_status rf_prompt_of_json(rf_prompt_reader *reader, const json_t *json, const 
 rf_status rf_prompt_only_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
                                  rf_prompt *prompt, rf_error *error);
 void rf_prompt_free(rf_prompt *prompt); /* Accepts {0}. */
-/* Queues a prompt with its address as the owner of the replies. Reader and prompt must stay where
- * they are until the answers have ended. */
+/* Queues a prompt. The owner of the replies is the address of the prompt. Reader and prompt must
+ * stay where they are until the answers have ended. */
 rf_status rf_prompt_submit(const rf_prompt_reader *reader, rf_prompt *prompt, rf_generator *generator,
                            rf_error *error);
 
@@ -64,7 +64,8 @@ typedef struct rf_prompts {
   rf_prompt *row;
   int64_t rows, capacity;
 } rf_prompts;
-/* Appends a prompt with the settings of reader->common and, from the second on, a derived seed. */
+/* Appends a prompt with the settings of reader->common. All prompts after the first get a derived
+ * seed. */
 rf_status rf_prompts_add(rf_prompts *prompts, const rf_prompt_reader *reader, rf_prompt **row,
                          rf_error *error);
 /* Appends the prompts of a JSON Lines file. RAFTER_FAILED names the file, line and field. */

@@ -30,8 +30,8 @@ typedef struct rf_reply_loop {
   /* Called after each step with the number of its tokens. If it returns false, the loop stops. */
   bool (*stepped)(void *self, int tokens);
   bool survives; /* If true, an error of an answer ends only this answer. If false, it ends the loop. */
-  /* With several copies: true: all ranks get all answers at the end. False: rank 0 gets them, and
-   * other ranks those of their copy. */
+  /* With several copies, true: all ranks get all answers at the end; false: rank 0 gets all
+   * answers, and each other rank the answers of its copy. */
   bool everywhere;
 } rf_reply_loop;
 
@@ -39,9 +39,9 @@ typedef struct rf_reply_loop {
 void rf_replies_begin(rf_generator *generator, int64_t requests);
 /* True while an answer runs or waits, here or in another copy. */
 bool rf_replies_busy(const rf_generator *generator);
-/* Sets *flags to the flags of all ranks that must stop together, combined by `or`. In `stepped`,
- * other copies get them a little later. A copy whose flags are not 0 stops: `stepped` returns
- * false. */
+/* Sets *flags to the flags of all ranks that must stop together, combined by `or`. If `stepped`
+ * calls this function, the other copies get the flags a little later. A copy whose flags are not 0
+ * stops: `stepped` returns false. */
 rf_status rf_replies_agree(rf_generator *generator, uint32_t *flags, rf_error *error);
 /* After a run that stopped: the flags of all copies. 0: this process has all requests. */
 uint32_t rf_replies_said(const rf_generator *generator);

@@ -24,7 +24,7 @@ static unsigned char *put(unsigned char *to, const void *from, int64_t bytes) {
 rf_status rf_reply_pack(const rf_reply *r, rf_packed_of of, unsigned char **data, int64_t *bytes,
                         rf_error *error) {
   head h;
-  memset(&h, 0, sizeof h); /* padding too, because the bytes are sent */
+  memset(&h, 0, sizeof h); /* clears the padding too, because all bytes are sent */
   h.of.request = of.request;
   h.of.sample = of.sample;
   h.finish = (int32_t)r->finish;
@@ -63,7 +63,8 @@ rf_status rf_reply_packed_of(const unsigned char *data, int64_t bytes, rf_packed
   return RAFTER_OK;
 }
 
-/* A copy of an array, and the place after it. NULL: out of memory. */
+/* Returns a copy of the array at *from, or NULL if memory is short. Moves *from to the place after
+ * the array. */
 static void *take(const unsigned char **from, int64_t bytes) {
   void *copy = malloc((size_t)bytes + 1);
   if (copy && bytes) memcpy(copy, *from, (size_t)bytes);

@@ -15,7 +15,7 @@ rf_status rf_reply_pack(const rf_reply *reply, rf_packed_of of, unsigned char **
                         rf_error *error);
 /* RAFTER_FAILED: the bytes are malformed. */
 rf_status rf_reply_packed_of(const unsigned char *data, int64_t bytes, rf_packed_of *of, rf_error *error);
-/* Fills a started reply. Its `top` must be that of the packed one. */
+/* Fills a started reply. `top` of this reply must equal `top` of the packed reply. */
 rf_status rf_reply_unpack(rf_reply *reply, const unsigned char *data, int64_t bytes, rf_error *error);
 
 #endif

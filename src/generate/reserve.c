@@ -66,9 +66,9 @@ static bool copies(const rf_reserve *r, const rf_pages *pages, int class, const 
          r->users[class][t->page[t->end - 1]] > 1;
 }
 
-/* Sets held[k] to the number of different pages of the first k + 1 claims in order, which are the
- * last to end, and owned[k] to the columns that claim k does not need to take. A page that will be
- * copied counts as not owned, so only its other users hold it. */
+/* The claims are ordered from the last end to the first. Sets held[k] to the number of different
+ * pages of the first k + 1 claims, and owned[k] to the number of columns of claim k that need no
+ * new page. A page that will be copied counts as not owned, so only its other users hold it. */
 static void count_held(rf_reserve *r, const rf_pages *pages, int class) {
   int32_t *users = r->users[class];
   int64_t held = 0;
@@ -108,7 +108,8 @@ static int64_t pages_at(const rf_reserve *r, const rf_pages *pages, int running,
   return sum;
 }
 
-/* Between two ends, the pages in use only grow. So only the last step of each answer is checked. */
+/* Between two ends, the pages in use only grow. So it is enough to check the last step of each
+ * answer. */
 static bool lasts(rf_reserve *r, const rf_pages *pages, int class) {
   const int64_t pool = pages->kv.of[class].pool;
   count_held(r, pages, class);

@@ -90,9 +90,9 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* Copies to work->peak_order those peaks that can be among the k largest, and returns their number.
- * The peaks of every EACH-th block, sorted, give a limit that about 2 k peaks reach. If fewer than k
- * reach it, copies all. */
+/* Copies the peaks that can be among the k largest to work->peak_order, and returns their number.
+ * To find a limit that about 2 k peaks reach, sorts the peaks of every EACH-th block. If fewer than
+ * k peaks reach the limit, copies all peaks. */
 static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
   enum { EACH = 16 };
   const candidate *peak = work->peak;
@@ -114,8 +114,8 @@ static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
 }
 
 /* Sorts the k most likely tokens of the row into work->candidate. find_peaks was called before.
- * Only the k blocks with the largest maxima can have these tokens, and only logits that are not
- * below the smallest of these maxima. */
+ * These tokens can only be in the k blocks with the largest maxima. Their logits are at least the
+ * smallest of these k maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -163,7 +163,8 @@ static double guess_weights(rf_sampler_work *work, const rf_row *s, double *erro
   if (exact > work->blocks / 4) return weigh(work, s);
   double low = work->rows->guess(s, work->peak, -from, work->block_weight, work->peak_order), total = 0;
   for (int64_t b = 0; b < work->blocks; b++) total += work->block_weight[b];
-  /* The second term is for rounding in these sums and those of the definition, and tiny weights. */
+  /* The second term covers tiny weights, and the rounding of these sums and of the sums in the
+   * definition. */
   *error = low * RF_ROW_ERROR + total * 0x1p-36;
   return total;
 }
@@ -200,8 +201,8 @@ typedef struct filters {
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
 /* Draws one of n sorted candidates. If all n candidates pass the filters and `all` is false,
- * returns false: other tokens may pass too. If the error of f->need may change the draw, also
- * returns false, and sets *unsure. */
+ * returns false: other tokens may pass too. If the error of f->need may change the drawn token,
+ * returns false too, and sets *unsure. */
 static bool draw_ordered(const rf_row *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen, bool *unsure) {
   int64_t keep = 0;
@@ -229,8 +230,9 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
   return x < (double)(work->buckets - 1) ? (x > 0 ? (int64_t)x : 0) : work->buckets - 1;
 }
 
-/* Divides the row's logits into buckets, highest first. Sums the weights and counts the tokens of
- * each bucket. Returns the number of buckets in which the weight falls by a factor of 2. */
+/* Divides the row's logits into buckets, in descending order. Adds up the weights and counts the
+ * tokens of each bucket. Returns the number of buckets in which the weight falls by a factor of
+ * 2. */
 static double fill_buckets(rf_sampler_work *work, const rf_row *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)

@@ -39,8 +39,8 @@ typedef struct rf_sampler_options {
   int64_t eos_count;
   int64_t min_tokens;
   bool ignore_eos;
-  /* The form of the answer; NULL: any. The sampler holds it until it is reset or closed. It needs
-   * end ids. */
+  /* The form of the answer; NULL: any. The sampler keeps a reference to the form until the sampler
+   * is reset or closed. It needs end ids. */
   rf_constraint *constraint;
 } rf_sampler_options;
 

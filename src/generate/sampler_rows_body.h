@@ -12,9 +12,10 @@
 
 enum {
   BLOCK = RF_ROW_BLOCK,
-  FLOATS = 2 * DOUBLES,                     /* of a vector */
-  TOGETHER = DOUBLES > 4 ? DOUBLES / 4 : 1, /* blocks whose four sums fill a vector */
-  PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* vectors with the four sums of a block */
+  FLOATS = 2 * DOUBLES, /* of a vector */
+  TOGETHER =
+      DOUBLES > 4 ? DOUBLES / 4 : 1, /* number of blocks whose sums (four each) fill a vector of doubles */
+  PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* number of vectors that the four sums of a block take */
 };
 typedef double lanes __attribute__((vector_size(8 * DOUBLES)));
 typedef uint64_t lane_bits __attribute__((vector_size(8 * DOUBLES)));

@@ -11,7 +11,7 @@ rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_er
   options.build.accumulate = 1;
   options.build.dropout = 0;
   options.remat = RF_REMAT_NONE;
-  /* The chips have equal numbers of sequences, and equal numbers of rows of each. */
+  /* All chips have the same number of sequences, and the same number of rows of each sequence. */
   const rf_mesh *mesh = &options.build.mesh;
   const rf_axes inside = RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR);
   options.build.microbatch = rf_round_up(options.build.microbatch, rf_mesh_copies(mesh));

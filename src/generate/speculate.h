@@ -23,12 +23,12 @@ typedef struct rf_speculation {
 void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, double tokens);
 
 typedef struct rf_speculation_found {
-  int drafted;          /* the number of drafts that gives the most tokens per second; 0: drafts do not win */
+  int drafted;          /* number of drafts with the highest rate; 0: drafts save no time */
   double tokens,        /* expected tokens of an answer in a pass */
       seconds,          /* of a pass, with its drafts */
       plain_seconds,    /* of a pass without drafts */
       gain,             /* tokens per second / tokens per second without drafts */
-      wins_from;        /* acceptance from which drafts win; > 1: never */
+      wins_from;        /* acceptance above which drafts save time; > 1: they never do */
   rf_plan_totals total; /* time and work of a pass */
 } rf_speculation_found;
 /* RAFTER_FAILED: out of memory. */

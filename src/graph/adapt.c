@@ -1,6 +1,7 @@
 /* adapt.c - LoRA adapters of linear layers: u = x W becomes y = u + scale (x A) B, and every reader
  * of u reads y instead. W is not trained. A and B are f32 parameters like any others. A generator
- * can have slots for several adapters instead; whoever fills a slot multiplies B by the scale. */
+ * can have slots for several adapters instead. The code that fills a slot multiplies B by the
+ * scale. */
 #include "graph/passes.h"
 
 #include <string.h>

@@ -40,7 +40,7 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
 #define RF_ATTR_COMMON(FIELD, of) \
   FIELD(of, rf_axes, axes)   /* collective: mesh axes along which the chips of the group differ */ \
   FIELD(of, int32_t, group)  /* collective: chips in the group */ \
-  FIELD(of, float, fill)     /* fraction of the rows reserved for experts that have data; 0: all have data */
+  FIELD(of, float, fill)     /* of the rows reserved for experts, the fraction that has data; 0: all have data */
 
 /* layernorm, rmsnorm, latent_norm */
 #define RF_ATTR_NORM(FIELD, of) \
@@ -183,8 +183,8 @@ typedef rf_attr_policy rf_policy; /* settings of the op policy_loss */
 typedef rf_attr_pairs rf_pairs;   /* settings of the op pair_loss */
 
 /* Each op uses one family, which the op's definition names. Several structs begin with the fields
- * of `heads`, `dropout` or `sums`. All these structs begin with the same fields, so C lets code
- * read the fields through any of them. */
+ * of `heads`, `dropout` or `sums`. These structs begin with the same fields. C allows code to read
+ * such fields through any of the structs. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

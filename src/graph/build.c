@@ -348,7 +348,7 @@ static int mlp_sublayer(builder *b, int y) {
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
   b->graph->at.sublayer = is_mlp ? RF_SUBLAYER_MLP : RF_SUBLAYER_ATTN;
-  /* A sublayer without a norm reads the same input as the sublayer before it. */
+  /* A sublayer without a norm reads the same input as the previous sublayer. */
   int y = weight_of(b, part, "/gain") == RF_NONE
               ? b->normed
               : saved(b, is_mlp ? RF_SAVED_NORM2 : RF_SAVED_NORM1, 0, norm(b, part, from));

@@ -217,7 +217,8 @@ int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   return op < 0 ? RF_NONE : graph->op[op].output[0];
 }
 
-/* Permutes the ops in place, cycle by cycle: writing large ops to new memory would take longer. */
+/* Permutes the ops in place, cycle by cycle, because writing these large structs to new memory
+ * would take longer. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),

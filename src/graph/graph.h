@@ -197,7 +197,8 @@ typedef enum rf_timing {
  * (WORK), the number of elements of one head in a segment (SEGMENT), or the number of rows that
  * share the cached keys of one sequence (ROWS). */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
-/* Keys that a row of attention reads when calibration measures its curve, and its long curve. */
+/* Numbers of keys that a row of attention reads in calibration, for its curve and for its long
+ * curve. */
 enum { RF_SHORT_CONTEXT = 192, RF_LONG_CONTEXT = 4096 };
 
 /* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
@@ -346,15 +347,15 @@ int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype 
 int rf_graph_find(const rf_graph *graph, const char *name);
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
-/* Whether the same bytes are the same values of both tensors: equal dtype, shape and panels. */
+/* Whether both tensors are stored in the same way: equal dtype, shape and panels. */
 bool rf_tensor_same_storage(const rf_tensor *a, const rf_tensor *b);
 /* True for i8, i4 and fp8. Only int8 KV caches, which have a tensor of scales, can run with a
  * narrow dtype; other narrow tensors can be planned but not run. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
 /* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* Returns how many rows of a tensor a forward pass over `used` tokens uses. `bound` is the tensor's
- * number of rows: one for each token, or one for each token and chosen expert. */
+/* Returns the number of rows of a tensor that a forward pass over `used` tokens uses. The tensor
+ * has `bound` rows: one for each token, or one for each token and chosen expert. */
 static inline int64_t rf_rows_of_pass(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
@@ -379,9 +380,9 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 /* ---- passes, in their order ------------------------------------------------------------------ */
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which activations the backward pass recomputes. With AUTO, the planner chooses. SAVE recomputes
- * all activations of a block, except named ones: bit i in addition to SAVE names RF_SAVED[i]
- * (remat.h). */
+/* Which activations the backward pass recomputes. With AUTO, the planner chooses. SAVE
+ * recomputes all activations of a block except the named ones. Each further bit i names
+ * RF_SAVED[i] (remat.h). */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -453,7 +454,7 @@ typedef struct rf_build_options {
   int adapter_slots, adapter_rank;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* Products with packed matrices round their activations to 8 bits. In training, only products of
-   * the forward pass do: gradients pass as if nothing were rounded. */
+   * the forward pass do this. The backward pass ignores the rounding. */
   bool fast;
   /* generate: true if the cache has dtype kv_dtype (f32, bf16, i8; for planning only: f8_e4m3, i4).
    * If false, the cache has the dtype of the activations. */

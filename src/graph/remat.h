@@ -27,8 +27,8 @@ typedef enum rf_saved_name {
 } rf_saved_name;
 
 /* A name covers up to three chains of tensors in a block. Each tensor of a chain is computed from
- * the previous one without a matrix product. So a policy stores only the first tensor of a chain
- * that backward reads. */
+ * the previous one without a matrix product. So a policy stores one tensor of each chain: the first
+ * that the backward pass reads. */
 enum { RF_SAVED_CHAINS = 3 };
 #define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 

@@ -112,7 +112,7 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   long code = 0;
   (void)one;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
-  if (code != 200 && code != 206) return bytes; /* not a body, but the text of a refusal */
+  if (code != 200 && code != 206) return bytes; /* these bytes are the text of an error, and not a body */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
     a->status =

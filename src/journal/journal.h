@@ -30,8 +30,8 @@ const char *rf_runs_root(void);
 void rf_journal_name_folder(const rf_options *options, char folder[4096]);
 /* Makes the folder ROOT/DATE-TIME-MODEL. If the name is taken, appends -2, -3 and so on. */
 rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* The folder of a run that may have none: the value of --out, else a new folder if --trace is
- * given, else "". RAFTER_FAILED: the folder already has a run. */
+/* Sets `folder` for a run that may have no folder: to the value of --out, or to a new folder if
+ * only --trace is given, otherwise to "". RAFTER_FAILED: the folder already has a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* Starts the record of a run of `o`. pass[0] becomes the main plan in plan.json. Further plans
  * become "plans" in plan.json. Takes ownership of `options`, from which the run can be repeated. If

@@ -68,7 +68,7 @@ static rf_status send(rf_link *link, word w, const rf_trace_file *file, rf_error
 typedef struct source {
   rf_link *link;
   int rank;
-  const char *at; /* the next columns of the own trace */
+  const char *at; /* the columns of rank 0's trace that come next */
   json_t *header, *keys;
 } source;
 

@@ -29,7 +29,8 @@ static void get_costs(const host *h, void *executable, rf_wire_program *out) {
   }
 }
 
-/* Fills order[]: the plugin's list of a program's devices says which replica runs where. */
+/* Fills order[], which says on which device each replica runs. The plugin lists the devices of a
+ * program in the order of its replicas. */
 static bool get_order(const host *h, host_program *program, void **list, host_fault *fault) {
   for (int r = 0; r < program->replicas; r++) {
     int at = 0;
@@ -91,7 +92,7 @@ static pjrt_program program_of(host_text text) {
                         .format_bytes = 4};
 }
 
-/* The topology as two options, for plugins that need a description of the devices. */
+/* Makes two options from the topology, for plugins that need a description of the devices. */
 static void describe(pjrt_named option[2], host_text topology, host_text target) {
   const char *const name[] = {"topology", "target_config"};
   const host_text value[] = {topology, target};

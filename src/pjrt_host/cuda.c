@@ -7,7 +7,7 @@
 
 #include "pjrt_host/host.h"
 
-/* In an order in which a library comes after those that it needs. */
+/* The libraries. Each comes after the libraries that it needs. */
 static const char *const LIBRARY[] = {
     "libcudart", "libnvrtc",    "libnvJitLink", "libcublasLt", "libcublas",       "libnccl",
     "libcupti",  "libcusparse", "libcusolver",  "libcufft",    "libnvshmem_host", "libcudnn",
@@ -21,7 +21,7 @@ static void load_from(const char *folder, const char *name) {
   for (struct dirent *at; open && (at = readdir(open));) {
     if (strncmp(at->d_name, name, length) || strncmp(at->d_name + length, ".so.", 4)) continue;
     snprintf(path, sizeof path, "%s/%s", folder, at->d_name);
-    dlopen(path, RTLD_NOW | RTLD_LOCAL); /* without a GPU's driver, some do not load */
+    dlopen(path, RTLD_NOW | RTLD_LOCAL); /* without the driver of a GPU, some libraries do not load */
   }
   if (open) closedir(open);
 }
@@ -60,8 +60,8 @@ void host_load_cuda(const char *plugin) {
   }
 }
 
-/* By default, the plugin takes three quarters of the memory when it starts. Then a larger plan
- * does not fit, and no second process can use the GPU. */
+/* By default, the plugin takes three quarters of the memory when it starts. With this default,
+ * larger plans would not fit, and no second process could use the GPU. */
 size_t host_cuda_options(const char *plugin, pjrt_named *option) {
   if (!is_cuda(plugin)) return 0;
   option[0] = host_option("preallocate", PJRT_BOOL, 1);

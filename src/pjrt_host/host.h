@@ -60,8 +60,8 @@ typedef struct host_peers {
   store_server *server; /* only in host 0 */
   store_client *client;
   uint64_t *sent, *received; /* (hosts) numbers of messages */
-  _Atomic int64_t busy_ms;   /* when the request that is served began; 0: none */
-  _Atomic int64_t ended_ms;  /* when the first host ended; 0: none did */
+  _Atomic int64_t busy_ms;   /* time at which the current request began; 0: no request is served */
+  _Atomic int64_t ended_ms;  /* time at which the first host ended; 0: all hosts run */
   _Atomic int ended;         /* this host */
   _Atomic bool closing;
 } host_peers;
@@ -71,7 +71,8 @@ typedef struct host {
   void *client;  /* NULL: only compiles for topologies */
   void **device; /* (devices) addressable devices */
   int devices;
-  void **all; /* (devices * hosts) devices of all hosts, host by host; NULL: `device` is the list */
+  void *
+      *all; /* (devices * hosts): devices of host 0, then of host 1, and so on; NULL: `device` is the list */
   host_table buffers, programs;
   host_shared shared[RF_WIRE_SHARED];
   host_peers peers;
@@ -86,15 +87,17 @@ bool host_call(const host *h, int slot, void *args, size_t bytes, const char *wh
 bool host_has(const host *h, int slot);
 /* True if the name of `value` is `name`. */
 bool host_is_named(const pjrt_named *value, const char *name);
-/* An option without a value yet. `count`: of a text; 1 for others. The name must stay valid. */
+/* Makes an option without a value. `count` is the length of a text, and 1 for other values. The
+ * name must stay valid. */
 pjrt_named host_option(const char *name, int type, size_t count);
 /* Waits for an event and destroys it. */
 bool host_await(const host *h, void *event, const char *what, host_fault *fault);
 void host_destroy(const host *h, int slot, void *object); /* `object` may be NULL */
 
-/* plugin.c: loads the plugin and opens its devices. The plugin documents its options. */
+/* plugin.c: loads the plugin and opens its devices. The documentation of the plugin describes its
+ * options. */
 bool host_load(host *h, const char *path, host_fault *fault);
-/* `path` is that of the plugin. Joins the other hosts before. */
+/* `path` is the path of the plugin. Before it opens devices, this process joins the other hosts. */
 bool host_open(host *h, const char *path, const pjrt_named *option, size_t options, host_fault *fault);
 void host_facts(const host *h, rf_wire_facts *facts);
 bool host_device_id(const host *h, void *device, int32_t *id, host_fault *fault);
@@ -110,14 +113,15 @@ bool host_send(host *h, int64_t to, host_text data, host_fault *fault);
  * process. */
 bool host_receive(host *h, int64_t from, char **data, size_t *bytes, host_fault *fault);
 void host_busy(host *h, bool busy); /* a request begins or ends */
-/* Ends the connection to the other hosts. After a failure, they end too. Otherwise host 0 waits for
- * them, since it has the store. */
+/* Ends the connection to the other hosts. After a failure, the other hosts end too. Otherwise host
+ * 0 waits until the other hosts have ended, because host 0 has the store. */
 void host_leave(host *h, bool good);
 
 /* cuda.c: loads NVIDIA's libraries that are installed next to a plugin for CUDA. Other plugins need
  * none. */
 void host_load_cuda(const char *plugin);
-/* Options of the client of a plugin for CUDA; returns how many. Others get none. */
+/* Fills in the options for the client of a plugin for CUDA, and returns their number. Others get
+ * none. */
 enum { HOST_CUDA_OPTIONS = 2 };
 size_t host_cuda_options(const char *plugin, pjrt_named *option);
 

@@ -14,7 +14,7 @@
 /* Time that a request may take after another host has ended, and for the other hosts to leave. */
 enum { GRACE_MS = 5000, LEAVE_MS = 10000, JOIN_SECONDS = 300 };
 
-/* The client of this process reports the last line of the log. */
+/* The last line of the log becomes the error that the client of this process reports. */
 static _Noreturn void end_with(int number, const char *how) {
   char line[120];
   int bytes = snprintf(line, sizeof line, "\nhost %d %s, so this host cannot continue\n", number, how);
@@ -30,7 +30,7 @@ static void on_end(void *self, int number, bool lost) {
   if (atomic_compare_exchange_strong(&p->ended, &none, number)) atomic_store(&p->ended_ms, store_now_ms());
 }
 
-/* A program that waits for a host which has ended would wait forever. */
+/* If a host has ended, a program that waits for it would wait forever. */
 static void *watch_peers(void *self) {
   host_peers *p = self;
   const struct timespec pause = {.tv_nsec = 200000000};
@@ -71,7 +71,7 @@ bool host_join(host *h, const rf_wire_open *open, host_text address, host_fault 
   atomic_store(&p->ended, -1);
   p->client = store_join(&place, on_end, p, why, sizeof why);
   if (!p->client) {
-    store_server_end(p->server, 500); /* the others read why first */
+    store_server_end(p->server, 500); /* gives the other hosts time to read the reason */
     p->server = NULL;
     return host_fail(fault, RF_WIRE_HOSTS, "%s", why);
   }
@@ -86,7 +86,8 @@ void host_leave(host *h, bool good) {
   atomic_store(&p->closing, true);
   if (good) store_leave(p->client);
   store_server_end(p->server, good ? LEAVE_MS : 0);
-  store_close(p->client); /* without store_leave, the others take this for a failure */
+  store_close(
+      p->client); /* without store_leave, the other hosts treat the end of this process as a failure */
   p->server = NULL;
   p->client = NULL;
 }

@@ -12,7 +12,7 @@
 
 #include "pjrt_host/host.h"
 
-/* Ends the process when the client has died, also in the middle of a compilation. */
+/* Ends this process when the client has ended, also during a compilation. */
 static void *watch_client(void *unused) {
   (void)unused;
   struct pollfd socket = {.fd = RF_WIRE_SOCKET, .events = POLLRDHUP};
@@ -29,9 +29,10 @@ int main(int argc, char **argv) {
           stderr);
     return 2;
   }
-  /* Files of the caller that are open without close-on-exec stay closed here. */
+  /* Closes files that the caller has open without close-on-exec. */
   syscall(SYS_close_range, RF_WIRE_SOCKET + 1, ~0u, 0);
-  /* The terminal sends these signals to the client too, and the client ends this process. */
+  /* Ignores these signals. The terminal sends them to the client too, and the client ends this
+   * process. */
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
@@ -39,5 +40,5 @@ int main(int argc, char **argv) {
   if (!pthread_create(&watcher, NULL, watch_client, NULL)) pthread_detach(watcher);
   static host h;
   host_serve(&h, RF_WIRE_SOCKET, argv[1]);
-  _exit(0); /* destructors of plugins may wait for threads */
+  _exit(0); /* exits without destructors, because those of plugins may wait for threads */
 }

@@ -10,7 +10,8 @@
 
 enum { PJRT_MAJOR = 0, PJRT_OLDEST_MINOR = 81 };
 
-/* The table of functions: pointers follow the head, and a slot is a pointer's index. */
+/* The table of functions: after the head come pointers. The slot of a function is the index of its
+ * pointer. */
 typedef struct pjrt_api {
   size_t struct_size;
   void *extension;
@@ -155,7 +156,7 @@ typedef struct pjrt_kv_get {
   int timeout_ms;
   pjrt_make_error *error;
   void *self;
-  char *value; /* out, with `release`, which the plugin calls */
+  char *value; /* outputs: the value, and the function `release` with which the plugin frees it */
   size_t value_bytes;
   void (*release)(char *value);
 } pjrt_kv_get;
@@ -241,7 +242,7 @@ typedef struct pjrt_named {
     float real;
     bool flag;
   } value;
-  size_t count; /* of a text or list; 1 for a number */
+  size_t count; /* length of a text or a list; 1 for a number */
 } pjrt_named;
 _Static_assert(sizeof(pjrt_named) == 56, "size of a named value");
 

@@ -8,7 +8,8 @@
 
 bool host_load(host *h, const char *path, host_fault *fault) {
   host_load_cuda(path);
-  /* Never unloaded: plugins register functions in libraries that stay. */
+  /* The plugin is never unloaded, because plugins register functions in libraries that stay
+   * loaded. */
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return host_fail(fault, RF_WIRE_NO_PLUGIN, "%s", dlerror());
   const void *(*get)(void) = (const void *(*)(void))dlsym(library, "GetPjrtApi");

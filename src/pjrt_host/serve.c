@@ -18,7 +18,7 @@ typedef struct session {
   bool loaded;
   char *body; /* of the request */
   size_t bytes, room;
-  int descriptor; /* that came with the request; -1: none */
+  int descriptor; /* file descriptor that came with the request; -1: none */
 } session;
 
 /* The body of an answer; `owned` is freed. */
@@ -28,7 +28,7 @@ typedef struct reply {
   void *owned;
 } reply;
 
-/* Reads `bytes` bytes. Takes a descriptor that comes with them. */
+/* Reads `bytes` bytes. If a descriptor comes with the bytes, keeps it. */
 static bool read_all(session *s, char *to, size_t bytes) {
   while (bytes) {
     union {
@@ -84,7 +84,7 @@ static bool take_struct(const session *s, void *to, size_t bytes, host_text *res
   return true;
 }
 
-/* Takes the first `bytes` bytes of `rest`. */
+/* Sets *text to the first `bytes` bytes of `rest`, and removes these bytes from `rest`. */
 static bool take_text(host_text *rest, uint64_t bytes, host_text *text, host_fault *fault) {
   if (bytes > rest->bytes) return too_short(fault);
   *text = (host_text){rest->data, (size_t)bytes};

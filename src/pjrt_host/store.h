@@ -13,14 +13,14 @@ enum {
   STORE_MAGIC = 0x52535401,       /* has the version in its last byte */
   STORE_KEY_BYTES = 4096,         /* of a key */
   STORE_VALUE_BYTES = 16 << 20,   /* of a value */
-  STORE_ALL_BYTES = 1 << 30,      /* of all keys and values */
+  STORE_ALL_BYTES = 1 << 30,      /* maximum bytes of all keys and values */
   STORE_KEYS = 1 << 20,           /* number of keys */
   STORE_HOSTS = 4096,             /* number of hosts */
-  STORE_SECRET_BYTES = 256,       /* of the secret that hosts share */
-  STORE_STRANGERS = 16,           /* connections of which no host is known yet */
-  STORE_STRANGER_MS = 10000,      /* time for the first frame of a connection */
-  STORE_WAITING = 65536,          /* requests that wait for a key */
-  STORE_BACKLOG_BYTES = 256 << 20 /* answers that a host has not read yet */
+  STORE_SECRET_BYTES = 256,       /* maximum bytes of the secret that hosts share */
+  STORE_STRANGERS = 16,           /* maximum number of connections whose host is not known yet */
+  STORE_STRANGER_MS = 10000,      /* maximum time until the first frame of a connection */
+  STORE_WAITING = 65536,          /* maximum number of requests that wait for a key */
+  STORE_BACKLOG_BYTES = 256 << 20 /* maximum bytes of answers that a host has not read yet */
 };
 
 /* ---- frames (store_frame.c) ------------------------------------------------------------------ */
@@ -29,13 +29,13 @@ typedef enum store_kind {
   STORE_HELLO, /* first frame of a host: host, number = number of hosts, key = secret */
   STORE_PUT,   /* key, value */
   STORE_GET,   /* key; number = milliseconds to wait, negative: forever */
-  STORE_TAKE,  /* as STORE_GET, and the key is removed */
+  STORE_TAKE,  /* like STORE_GET, but also removes the key */
   STORE_TRY,   /* key; does not wait */
-  STORE_BYE,   /* the host ends and has no error */
+  STORE_BYE,   /* the host ends without an error */
   STORE_REQUESTS,
   STORE_DONE = STORE_REQUESTS, /* answer: value */
   STORE_MISSING,               /* answer: no such key */
-  STORE_LATE,                  /* answer: no such key within the time */
+  STORE_LATE,                  /* answer: the key did not exist within the time */
   STORE_REFUSED,               /* answer, or with id 0 the end of the connection: value = reason */
   STORE_READY,                 /* all hosts have joined */
   STORE_ENDED,                 /* host; number = 1: without STORE_BYE */
@@ -78,7 +78,7 @@ typedef struct store_place {
   const char *address, *port; /* of host 0 */
   int host, hosts;
   const char *secret; /* "": none */
-  int join_ms;        /* time in which all hosts must join */
+  int join_ms;        /* maximum time until all hosts have joined */
 } store_place;
 /* Starts a thread that serves the store. On failure returns NULL and fills `why`. If the address is
  * a loopback address, only this machine reaches the port; otherwise all networks of the machine do.
@@ -93,7 +93,7 @@ void store_server_end(store_server *server, int ms);
 typedef struct store_client store_client;
 typedef enum store_result { STORE_GOOD, STORE_NONE, STORE_TIME, STORE_BAD, STORE_GONE } store_result;
 /* Called by another thread when a host has ended: with `lost` after a failure, otherwise at its
- * normal end. A lost connection to the server is the end of host 0. */
+ * normal end. If the connection to the server is lost, host 0 has ended. */
 typedef void (*store_on_end)(void *self, int host, bool lost);
 /* Connects, and waits until all hosts have joined. On failure returns NULL and fills `why`. */
 store_client *store_join(const store_place *place, store_on_end ended, void *self, char *why, size_t size);

@@ -28,12 +28,12 @@ struct store_client {
   int socket;
   pthread_t reader;
   pthread_mutex_t lock, /* of all fields below */
-      writing;          /* of the socket, for whole frames */
+      writing;          /* lock of the socket, so that frames are written whole */
   pthread_cond_t changed;
   request *open;
   uint32_t next_id;
   bool ready, gone, leaving;
-  char why[256]; /* why the server refused this host; "": it did not */
+  char why[256]; /* why the server refused this host; "": it did not refuse */
   store_on_end ended;
   void *self;
 };
@@ -146,7 +146,7 @@ static void *read_answers(void *self) {
   pthread_mutex_lock(&c->lock);
   bool expected = c->leaving || *c->why;
   pthread_mutex_unlock(&c->lock);
-  if (!expected) c->ended(c->self, 0, true); /* may end the process, before waiting calls return */
+  if (!expected) c->ended(c->self, 0, true); /* may end the process before the waiting calls return */
   pthread_mutex_lock(&c->lock);
   c->gone = true;
   pthread_cond_broadcast(&c->changed);
@@ -235,7 +235,7 @@ store_result store_get(store_client *c, store_kind kind, const char *key, size_t
 /* ---- joining and leaving --------------------------------------------------------------------- */
 
 static bool wait_ready(store_client *c, const store_place *place, char *why, size_t size) {
-  enum { MORE_MS = 5000 }; /* for the server's own message */
+  enum { MORE_MS = 5000 }; /* waits for the reason that the server may send */
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += (place->join_ms + MORE_MS) / 1000;

@@ -17,7 +17,7 @@
 #include "pjrt_host/store.h"
 
 typedef struct connection {
-  int socket;    /* -1: closed, and removed at the end of the turn */
+  int socket;    /* -1: the connection is closed, and is removed at the end of this round */
   int host;      /* -1: a stranger */
   int64_t until; /* of a stranger */
   char *in, *out;
@@ -102,7 +102,7 @@ static void answer(store_server *s, connection *c, store_head head, const void *
   flush(s, c);
 }
 
-/* Says why, and ends the connection. */
+/* Sends the reason, and ends the connection. */
 static void refuse(store_server *s, connection *c, const char *why) {
   answer(s, c, (store_head){.kind = STORE_REFUSED}, why, strlen(why));
   drop(s, c);
@@ -328,7 +328,8 @@ static void refuse_late(store_server *s) {
     if (s->all[i]->host >= 0) answer(s, s->all[i], (store_head){.kind = STORE_REFUSED}, text, strlen(text));
 }
 
-/* Ends what is too late. Returns the milliseconds until the next end. */
+/* Ends requests and connections whose time is over. Returns the milliseconds until the next one
+ * ends. */
 static int serve_time(store_server *s) {
   int64_t now = store_now_ms(), next = now + 60000;
   if (s->joined < s->hosts && !s->late) {
@@ -398,8 +399,9 @@ static bool is_loopback(const struct sockaddr *address) {
          IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
 }
 
-/* "localhost" and 127.0.0.1 are loopback. A machine's own name may also be, in its /etc/hosts,
- * while others see it at another address. So a name is loopback only if it is written as such. */
+/* "localhost" and 127.0.0.1 are loopback. In the /etc/hosts of a machine, the machine's own name
+ * may have a loopback address, while other machines know it by another address. So only an address
+ * that is written as a loopback address counts as one. */
 static bool means_loopback(const char *address) {
   return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "::1");
 }

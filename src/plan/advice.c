@@ -21,8 +21,8 @@ typedef struct variant {
 } variant;
 
 /* The changes to price. Each thread takes the next change that no thread has taken. The first
- * `same` changes alter only recomputation, so they use the plan's graph and wait until it exists.
- * Every other change builds its own graph. */
+ * `same` changes alter only recomputation. They use the plan's graph, and wait until this graph
+ * exists. Every other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
@@ -79,7 +79,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* the first `same` changes differ only in remat, so one trial serves all of them */
+  /* the first `same` changes differ only in remat, so all of them use one trial */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];

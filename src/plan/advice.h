@@ -31,8 +31,8 @@ double rf_plan_other_compute(const rf_plan *plan, int64_t *peak_bytes);
 /* The same as advice. `decode` generates with `prefill`, or scores if `prefill` is NULL. Returns
  * the number of changes written: 0 or 1. A change without an effect on time is not written. */
 int rf_plan_advise_compute(const rf_plan *decode, const rf_plan *prefill, rf_advice *advice);
-/* The same as the end of a sentence: "; predicted with --compute fast: ...". It is empty if the
- * machine is not calibrated. */
+/* Writes the effect of the other setting as the end of a sentence: "; predicted with --compute
+ * fast: ...". The text is empty if the machine is not calibrated. */
 enum { RF_COMPUTE_LINE = 240 };
 const char *rf_plan_compute_line(const rf_plan *decode, const rf_plan *prefill, char text[RF_COMPUTE_LINE]);
 

@@ -13,7 +13,7 @@ static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
                                     [RF_BOUND_LATENCY] = "launches",
                                     [RF_BOUND_NETWORK] = "the network"};
 
-/* Changes of an op up to this fraction are printed as "1 times", which explains nothing. */
+/* Smaller changes would be printed as "1 times", which explains nothing. */
 static const double NOTICED = 0.005;
 
 /* Seconds per step of all ops with this definition. *work gets the sum of their work. */

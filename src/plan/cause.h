@@ -9,7 +9,8 @@ typedef struct rf_cause {
   char text[320];   /* "": no op or class explains the change */
 } rf_cause;
 
-/* `growth` is the expected ratio of the time or memory: `after` divided by `before`. */
+/* `growth` is the expected ratio of the times or memories, that of `after` divided by that of
+ * `before`. */
 rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double growth);
 rf_cause rf_cause_of_memory(const rf_plan *before, const rf_plan *after, double growth);
 

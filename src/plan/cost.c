@@ -10,8 +10,8 @@
 
 double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
 
-/* The shorter side of a product's plain matrix if it is as short as the ranks of an adapter's
- * parts; otherwise 0. */
+/* The shorter side of a product's plain matrix, if this side is as short as the rank of an adapter;
+ * otherwise 0. */
 static int64_t narrow_side(const rf_graph *graph, const rf_op *op) {
   enum { SHORT = 48 }; /* three parts of rank 16 */
   const rf_op_def *def = op->def;
@@ -40,7 +40,7 @@ double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work) {
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   /* All rows of a sequence attend to the same keys. With one row, reading the keys takes most of
-   * the time. With many rows, arithmetic does. */
+   * the time. With many rows, arithmetic takes most of the time. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -151,7 +151,8 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* The best curve of this op: same kernel and dtype, else same kernel, else same dtype, else any. A
+/* The best curve of this op. The first choice has the same kernel and dtype, the second has the
+ * same kernel, and the third has the same dtype. Without these, any curve of the op is used. A
  * product of bf16 rows with an adapter's f32 matrix runs on the kernel for f32. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
@@ -229,8 +230,9 @@ static double keys_of(const rf_graph *graph, const rf_op *op, rf_work work) {
                                           : 0;
 }
 
-/* Seconds of an op by its curve. Attention has a fixed cost per row. So its time per key falls with
- * the number of keys. Between the contexts of the two curves, this time is linear in 1 / keys. */
+/* Seconds of an op by its curve. Attention has a fixed cost per row. So the time per key falls with
+ * the number of keys. Between the contexts of the two curves, the time per key is linear in 1 /
+ * keys. */
 static double curve_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_curve *curve, rf_dtype dtype, const char *kernel, rf_work work) {
   /* without a curve for narrow matrices, the curve of the op counts their real FLOPs */
@@ -387,8 +389,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds that a product of `rows` rows takes in addition to the multiplications: for its `count`
- * outputs, or for its `count` steps of k. */
+/* Seconds of a product of `rows` rows that are not multiplications. `op` says
+ * whether `count` is the number of outputs or of steps of k. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
@@ -415,8 +417,8 @@ static double turned_seconds(const rf_machine *machine, const rf_graph *graph, c
   return !(flops > 0) ? 0 : curve ? flops / curve_rate(curve, chunk_rows(graph, op)) : -1;
 }
 
-/* Seconds of a product with a packed matrix, summed over its parts, or of one of generation with a
- * plain matrix; -1 without curves. */
+/* Seconds of a product with a packed matrix, summed over the parts of the matrix. Also seconds of a
+ * product of generation with a plain matrix. Returns -1 without curves. */
 static double product_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                               rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
@@ -498,8 +500,9 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest known bandwidth for this many bytes. It exceeds `bandwidth` (of memory) if calibration
- * measured a faster op without products at this size or above. Small tensors fit in a cache. */
+/* Highest known bandwidth for this many bytes. This is `bandwidth` (of memory), or the bandwidth of
+ * the fastest op without products that calibration measured at this size or a larger size. Small
+ * tensors fit in a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];

@@ -40,9 +40,9 @@ static void hash_attributes(hasher *h, const rf_op *op) {
   hash_bytes(h, op->attr.accumulate, sizeof op->attr.accumulate);
 }
 
-/* Every rank computes the digest of each stage, but describes other stages in its own only. So
- * these descriptions do not count: number[t] is the number of tensors before t that do. NULL: no
- * rank's own plan, so all tensors count. */
+/* Every rank computes the digest of every stage. Only the plan of a rank's own stage describes
+ * tensors of other stages, so these descriptions do not count. number[t] is the number of tensors
+ * before t that count. NULL: the plan is not that of a rank's own stage, and all tensors count. */
 static int *number_tensors(const rf_plan *plan) {
   if (!plan->options.own_stage) return NULL;
   int *number = rf_pool_raw(plan->graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *number);

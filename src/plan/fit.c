@@ -16,8 +16,8 @@ enum {
   MAX_MESHES = 256, /* meshes that a search stores */
   AUTO_OPS = 12000  /* limit of the ops that all searches with remat=auto on several chips plan together */
 };
-/* A mesh that was tried. `seconds` is the time with the fewest microbatches and no recomputation,
- * which is close to the best time on this mesh. */
+/* A mesh that was tried. `seconds` is the time with the fewest microbatches and without
+ * recomputation. The best time on this mesh is close to it. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
@@ -51,15 +51,15 @@ static rf_fit_row row_of(const rf_plan *plan) {
 }
 
 /* Compares a plan that does not fit with f->closest, the plan that is shown so far. Returns true if
- * the new plan is shown instead: it has the user's dtype and the other has not, or it is
- * smaller. */
+ * the new plan is shown instead. This is so if only the new plan has the user's dtype, or if the
+ * new plan is smaller. */
 static bool shows_more(const fitter *f, const rf_fit_row *row) {
   const rf_dtype usual = f->from.build.dtype, shown = f->closest->options.build.dtype;
   if (row->dtype != shown) return row->dtype == usual;
   return row->peak_bytes < f->closest_bytes;
 }
 
-/* Takes ownership of a plan: stores the best plan so far and frees any other. */
+/* Takes ownership of a plan. Keeps the best plan so far, and frees the other one. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MAX_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->closest;
@@ -375,8 +375,8 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
-/* The error if no mesh can be planned. A batch that the chips cannot share is named first, because
- * `last` is only the error of the mesh that was tried last. */
+/* The error if no mesh can be planned. If the chips cannot share the batch, the error says so.
+ * Otherwise it is `last`, the error of the last mesh. */
 static rf_status no_mesh(const fitter *f, const rf_error *last, rf_error *error) {
   const int64_t batch = f->from.build.microbatch * f->from.build.accumulate,
                 chips = rf_mesh_chips(&f->from.build.mesh);

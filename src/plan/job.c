@@ -163,8 +163,8 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
-/* Without --seq, `rafter plan` uses a length that people train and serve with: many models take
- * contexts that are far longer. Commands that run a model use its longest sequence. */
+/* Without --seq, `rafter plan` uses a length that is common in training and serving. Many models
+ * accept far longer contexts. Commands that run a model use its longest sequence. */
 static int64_t default_seq(const rf_options *options, const rf_model *model) {
   return rf_job_plans(options) && model->max_seq > RF_PLAN_SEQ ? RF_PLAN_SEQ : model->max_seq;
 }
@@ -375,8 +375,8 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
   return resolve_backend(options, &s->machine, &s->plan, error);
 }
 
-/* Resolves --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so a
- * plan for another machine is for another program. BYTES of --fit are the user's own limit. */
+/* Resolves --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so
+ * another program runs the plans for other machines. BYTES of --fit are the user's own limit. */
 static rf_status resolve_budget(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_plan_options *plan = &s->plan;
   const bool limit = rf_job_given(options, "fit") && !rf_options_bare(options, "fit");
@@ -452,7 +452,7 @@ const char *rf_drafter_given(const rf_options *options) {
   return none ? NULL : rf_options_text(options, "speculate");
 }
 
-/* The options of the model that drafts: those of the target that concern machine and precision. */
+/* The model that drafts gets the target's options of machine and precision. */
 static rf_status drafter_options(const rf_options *options, rf_options **out, rf_error *error) {
   static const char *const texts[] = {"on",    "mesh",    "backend", "plugin",  "xla-flags", "cpu",
                                       "dtype", "softmax", "weights", "compute", "kv-dtype",  "collectives"},
@@ -517,7 +517,7 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS("plugin", PATH, "FILE", NULL, "Machine",
              "PJRT plugin of --backend xla, such as libtpu.so; unset: RAFTER_PJRT_PLUGIN"),
     RF_WORDS("xla-flags", TEXT, "FLAGS", NULL, "Machine",
-             "options for XLA's compiler: \"--xla_name=value --xla_other=true\""),
+             "options for the compiler of XLA: \"--xla_name=value --xla_other=true\""),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine",
               "threads to use; unset: one for each core, and fewer while others use the cores"),
     RF_CHOICE("cpu", "auto|base|avx2|avxvnni|avx512|avx512bf16|amx", "auto", "Machine",
@@ -525,8 +525,8 @@ const rf_option RF_MODEL_OPTIONS[] = {
               "rounds bf16 products differently"),
     RF_CHOICE(
         "dtype", "f32|bf16", "f32", "Precision",
-        "dtype of weights and activations; bf16 keeps f32 master weights when training; plan takes bf16 on "
-        "accelerators if this is unset"),
+        "dtype of weights and activations; training in bf16 also keeps f32 master weights; unset: f32, but "
+        "bf16 in a plan for an accelerator"),
     RF_CHOICE(
         "weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
         "dtype of weights that are not trained; file: as in a GGUF file, else --dtype\nOther dtypes are "
@@ -542,10 +542,10 @@ const rf_option RF_MODEL_OPTIONS[] = {
         "data=2,fsdp=16,tensor=4\nA chip is a process of mpirun (docs/many-machines.md; auto: the fastest "
         "mesh) or a device of --backend xla, which has no pipeline; slice can only be planned."),
     RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
-              "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
-              "also weights; unset: 3 for fsdp, 0 for data"),
+              "what is sharded over the axis fsdp, or without fsdp over data: 1 optimizer states, 2 "
+              "also gradients, 3 also weights; unset: 3 for fsdp, 0 for data"),
     RF_NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", "Chips",
-              "maximum of rows that an expert accepts from a chip, as a multiple of an even share; more rows "
+              "maximum rows that an expert accepts from a chip, as a multiple of an even share; further rows "
               "are dropped"),
     {.name = NULL},
 };
@@ -573,8 +573,8 @@ const rf_option RF_SERVICE_OPTIONS[] = {
         "are shorter than --seq, a smaller cache still serves --batch answers at once. A request starts "
         "when there is memory for it until its end."),
     RF_NUMBER("step-growth", FLOAT, "FACTOR", 0, 1e6, "2", "Speed",
-              "maximum of the predicted time of a step that also reads prompts / that of the step without "
-              "them; 0: no limit\nSmaller factors give a steadier stream of tokens, and a later first token. "
+              "maximum predicted slowdown of a step by the prompts that it reads: 2 doubles its time; 0: no "
+              "limit\nWith a smaller factor, tokens come at a steadier rate, but first tokens come later. "
               "A step reads at least 16 tokens of prompts."),
     {.name = NULL},
 };
@@ -590,11 +590,12 @@ const rf_option RF_ADAPTER_OPTIONS[] = {
 };
 
 const rf_option RF_SPECULATION_OPTIONS[] = {
-    RF_WORDS("speculate", TEXT, "none|ngram|MODEL", "none", "Speed",
-             "draft the next tokens, and verify several of them in one forward pass: ngram copies what "
-             "followed the latest tokens earlier in the text; a smaller MODEL of the same vocabulary writes "
-             "them\nThe answers are the same to the bit. A step "
-             "drafts only tokens that are expected to pay off."),
+    RF_WORDS(
+        "speculate", TEXT, "none|ngram|MODEL", "none", "Speed",
+        "guess the next tokens, and verify several guesses in one forward pass: ngram searches the text "
+        "for the latest tokens, and copies the tokens after them; MODEL is a smaller model of the same "
+        "vocabulary that writes the guesses\nThe answers are the same to the bit. A step guesses a token "
+        "only if the guess is expected to save time."),
     RF_NUMBER("draft-tokens", INT, "N", 1, 64, "7", "Speed", "maximum drafted tokens of an answer in a step"),
     {.name = NULL},
 };
@@ -660,20 +661,19 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
               "--dtype"),
     {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "Search and compare",
      "find the largest batch and the fastest settings that fit in BYTES; without a value: in the machine's "
-     "memory\nPrints what limits the batch, and which changes raise it. Slower settings may hold a "
-     "larger batch: both are printed. Training keeps --batch and searches recomputation, microbatch, "
-     "dtype and mesh. Other jobs search the mesh, and the plan has the largest batch, unless --batch is "
-     "given.",
+     "memory\nThe output says what limits the batch, and which changes raise it. If slower settings fit a "
+     "larger batch, it has these too. For training, --batch is fixed, and the search tries recomputation, "
+     "microbatch, dtype and mesh. For other jobs, the search tries meshes. Without --batch, the plan then "
+     "has the largest batch.",
      true, false},
     RF_NUMBER(
         "margin", FLOAT, "FRACTION", 0, 0.9, NULL, "Search and compare",
         "fraction of the memory that --fit leaves free; unset: 0.1 on machines where rafter cannot run, "
-        "otherwise 0\nThe memory of another program differs from the plan's. --fit BYTES has no margin "
-        "unless this is given."),
-    RF_NUMBER(
-        "latency", DURATION, NULL, 1e-6, 1e6, NULL, "Search and compare",
-        "longest time of a step that --fit accepts: of one token of every answer, or of one pass (prefill, "
-        "score)"),
+        "otherwise 0\nOn such a machine, another program runs the model, and its memory differs from the "
+        "plan's. With --fit BYTES, the default is 0."),
+    RF_NUMBER("latency", DURATION, NULL, 1e-6, 1e6, NULL, "Search and compare",
+              "maximum time of a step that --fit accepts; a step computes one token of every answer, or one "
+              "forward pass (prefill, score)"),
     RF_CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", "Job",
               "program to plan: rafter's own, or a JAX program of the same model"),
     RF_CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", "Job",

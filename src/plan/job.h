@@ -6,8 +6,8 @@
 #include "plan/plan.h"
 #include "model/weights.h"
 
-/* Fraction of the memory that --fit leaves free on machines that can only be planned: another
- * program's memory differs from the plan's. vLLM leaves the same fraction by default. */
+/* Fraction of the memory that --fit leaves free on machines that can only be planned, because the
+ * memory of another program differs from the plan's. vLLM leaves the same fraction by default. */
 #define RF_PLAN_MARGIN 0.1
 enum { RF_PLAN_SEQ = 4096 }; /* default length of `rafter plan`, if the model takes longer ones */
 enum { RF_ADAPTER_SLOTS = 4, RF_ADAPTER_RANK = 16 }; /* defaults of slots that clients fill */
@@ -23,7 +23,7 @@ typedef struct rf_settings {
   bool fit;
   double margin;                   /* fraction of the memory that --fit leaves free */
   bool seq_default, dtype_default; /* `rafter plan` chose --seq or --dtype */
-  const char *batch_for; /* "this mesh" or an option that raised the default batch; NULL: none did */
+  const char *batch_for; /* what raised the default batch: "this mesh" or an option; NULL: nothing did */
 } rf_settings;
 
 /* Resolves the options into settings. Reports every error that can be found without a device.

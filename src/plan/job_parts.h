@@ -27,15 +27,16 @@ rf_status rf_job_resolve_mesh(const rf_options *options, rf_settings *settings, 
 /* ---- job_ranks.c ---- */
 
 /* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks
- * compute the same plan, so the smallest number of threads and the lowest instruction set count. */
+ * compute the same plan, so all use the smallest number of threads and the lowest instruction set
+ * of any rank. */
 rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error);
 /* If the ranks of this job are the chips of a pipeline, the plan is that of this rank's stage. */
 void rf_ranks_choose_stage(rf_plan_options *plan);
 /* Each chip of the mesh is one process. RAFTER_INVALID: the mesh has another number of chips. */
 rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error);
-/* Makes of a machine with one chip the machine of `chips` chips that share it.
- * `local`: the machine is --on local, so the file of `rafter calibrate --network` is used if there
- * is one. */
+/* Changes a machine with one chip into a machine of `chips` chips, which share that chip.
+ * `local`: the machine is --on local, so the file of `rafter calibrate --network` is used if
+ * there is one. */
 rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chips, rf_machine *machine,
                            rf_error *error);
 

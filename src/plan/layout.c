@@ -151,7 +151,8 @@ static void bucket_insert(bucket *s, const rf_block *b) {
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end` is the highest end of a block. If `measured`, `gap` is the largest gap between blocks. */
+  /* `end` is the highest end of the blocks in a bucket. If `measured`, `gap` is the largest gap
+   * between these blocks. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -218,7 +219,8 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts a block into the highest bucket that starts below the block, else the lowest bucket. */
+/* Inserts a block into the highest bucket that starts below the block. If no bucket does, uses the
+ * lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -340,8 +342,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* Finds the best gap for a short block between the blocks in p->around and the long blocks of the
- * current op. All bytes outside p->gap belong to long blocks. */
+/* Finds the best gap for a short block. The gap must not overlap with the blocks in p->around and
+ * the long blocks of the current op. All bytes outside p->gap belong to long blocks. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const bucket *a = &p->around;
   gap_search f = begin_search(b);

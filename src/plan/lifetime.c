@@ -70,9 +70,9 @@ static void extend(pass *w, int t) {
   if (tensor->output) p->last = flow->ops;
 }
 
-/* The TPU compiler gathers the weights of a layer while the layer before it computes. See the
- * function after_earlier_layers of backend/xla/emit.c: the gathers depend on the newest result
- * at the first gather of the layer before. */
+/* The TPU compiler gathers the weights of a layer while the layer before it computes. In
+ * after_earlier_layers of backend/xla/emit.c, the gathers therefore depend on the newest result at
+ * the first gather of the previous layer. */
 static void gather_ahead(rf_flow *flow) {
   int start = 0, wait_for = 0, newest = 0;
   const rf_flow_op *before = NULL;
@@ -150,8 +150,9 @@ void rf_flow_lifetimes(rf_flow *flow) {
 
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
-  /* Between the forward and backward pass of a microbatch, other microbatches run and must not
-   * overwrite the tensor, unless the stage has one run of layers and one microbatch in flight. */
+  /* Other microbatches run between the forward and the backward pass of a microbatch, and must not
+   * overwrite the tensor. The exception is a stage with one run of layers and one microbatch in
+   * flight. */
   bool held = rf_slots_are_held(tensor, &graph->mesh);
   if (rf_tensor_is_elsewhere(tensor, &graph->mesh)) return (rf_flow_tensor){0};
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
@@ -207,8 +208,8 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1] is by how much the sum of live bytes changes at op i. If a tensor reuses the bytes
- * of an input, it counts from the op after its first op, because the input counts until then. */
+/* change[i + 1] is the change of the sum of live bytes at op i. If a tensor reuses the bytes of an
+ * input, it counts from the op after its first op, because the input counts until then. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

@@ -14,7 +14,8 @@
 /* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The collective that an op performs, or -1. A receive gives -1, because the send has the time. */
+/* The collective that an op performs, or -1. A receive gives -1, because the time is counted at the
+ * send. */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -78,7 +79,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* a receive takes no time, because the send has the time */
+    } /* a receive takes no time, because the time is counted at the send */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;

@@ -155,7 +155,7 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
 /* program_time.c: predicts the memory of the JAX program in `options`. */
 rf_status rf_plan_program_size(const rf_model *model, const rf_plan_options *options,
                                rf_program_memory *memory, rf_error *error);
-/* Gives a finished plan the memory and the time of the JAX program in its options. */
+/* Sets memory and time of a finished plan to those of the JAX program in its options. */
 rf_status rf_plan_as_program(rf_plan *plan, rf_error *error);
 /* Predicts the time of every op of a JAX program; plan->program must be set. */
 void rf_program_time(rf_plan *plan);

@@ -82,7 +82,8 @@ rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* Rows of a tensor on one chip in a forward pass of `rows` rows: a part, or all after a gather. */
+/* Number of rows of a tensor on one chip, in a forward pass of `rows` rows. After a gather, a chip
+ * has all rows, otherwise a part of them. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;

@@ -34,7 +34,8 @@ static double arrival(line *l, int piece, int micro, bool backward) {
   if (start < 0) return -1;
   if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start)
     start = l->came[backward][cell(l, piece, micro - 1)];
-  /* The input needs the slot of an earlier microbatch, whose backward pass must end first. */
+  /* The input uses the slot of an earlier microbatch. The backward pass of that microbatch must end
+   * first. */
   if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start)
     start = l->done[1][cell(l, piece, micro - places)];
   return l->came[backward][cell(l, piece, micro)] = start + seconds;
@@ -175,7 +176,8 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts its ops as if all chips ran them. `share`: fraction of chips in a stage. */
+/* The plan of a stage counts its ops as if all chips ran these ops. `share` is the fraction of the
+ * chips that a stage has. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -243,8 +245,8 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
   return true;
 }
 
-/* The digest of a stage's plan becomes that of the plans of all stages, which is the same on all
- * ranks. */
+/* Replaces the digest of a stage's plan by a digest of the plans of all stages, which is the same
+ * on all ranks. */
 static void join_digests(rf_plan *plan) {
   uint64_t key = 0;
   for (int i = 0; i < plan->stages; i++) key = rf_key(key, rf_name_key(rf_plan_of_stage(plan, i)->digest), 0);

@@ -6,7 +6,8 @@
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of one microbatch: the passes of a piece, and sending to the next or previous piece. */
+/* Seconds of the passes of a piece for one microbatch, and seconds to send the results to the next
+ * or previous piece. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;

@@ -80,16 +80,16 @@ typedef struct rf_plan_options {
   int64_t draft_bytes;        /* arena of a draft model; the budget leaves it free; for reports only */
   int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
-  /* true: the weights of a layer are gathered from other chips while the layer before it
-   * computes, as in programs that the TPU compiler makes */
+  /* true: while a layer computes, the weights of the next layer are gathered from other chips, as
+   * in programs that the TPU compiler makes */
   bool gathers_ahead;
-  /* With pipeline stages. true: the plan is that of stage build.mesh.stage, which this process
-   * runs. false: that of the stage with the largest peak. */
+  /* With pipeline stages, true: the plan is that of stage build.mesh.stage, which this process
+   * runs; false: the plan is that of the stage with the largest peak. */
   bool own_stage;
   int guard_bytes; /* gap after each tensor; debug runs check that nothing writes there */
-  /* Plan in whose arena this plan runs too, as validation and generation run in the arena of
-   * training; NULL: none. Must outlive this plan. Both plans then have the same persistent tensors
-   * at the same offsets, and this plan's own KV cache after them. */
+  /* The plan whose arena this plan shares; NULL: none. For example, validation and generation share
+   * the arena of training. Must outlive this plan. Both plans have the same persistent tensors at
+   * the same offsets. The KV cache of this plan follows these tensors. */
   const struct rf_plan *owner;
 } rf_plan_options;
 
@@ -145,8 +145,8 @@ typedef struct rf_plan {
   int tensor_count;
   rf_plan_op *op;       /* op_count entries, in graph order */
   struct rf_flow *flow; /* input of the lifetime and layout passes (parts.h) */
-  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. Plans with one
-   * owner lay out the bytes of the owner alike. */
+  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. All plans with the
+   * same owner have these bytes of the owner at the same offsets. */
   int64_t persistent_bytes;
   int64_t arena_bytes;          /* size of the arena = predicted peak memory */
   int64_t live_bytes;           /* largest sum of live tensors, without holes and alignment */
@@ -226,7 +226,7 @@ typedef struct rf_fit_row {
   double seconds; /* per step */
   bool fits;
   rf_mesh mesh;
-  char why[256]; /* on the frontier: memory saved and time lost, compared with the previous entry */
+  char why[256]; /* on the frontier: says how much less memory and more time than in the previous entry */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
@@ -293,11 +293,12 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 /* Name of an op's curve. The name is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow" for
  * a product whose weight is as narrow as an adapter's rank, otherwise the op's name. */
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
-/* FLOPs that the op executes: of the model, and the extra ones in flops_again. */
+/* FLOPs that the op executes: FLOPs of the model, plus the extra FLOPs in flops_again. */
 double rf_cost_flops(rf_work work);
 /* FLOPs if the op multiplies, else bytes moved. */
 double rf_cost_work(rf_work work);
-/* The same as the op's curve counts it: a narrow matrix is rounded up to whole vectors. */
+/* The same, as the curve of the op counts it: the columns of a narrow matrix are rounded up to
+ * whole vectors. */
 double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work);
 /* Predicted seconds of one call of an op: the larger of the time of its arithmetic and the time of
  * its memory traffic. Rates come from the machine's curve for this op or, without a curve, from the
@@ -305,10 +306,11 @@ double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work);
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
-/* Lower bound of the seconds of one call; no prediction is below it. The bound is the larger of two
- * times: for the FLOPs at the machine's highest rate, and for the bytes at the highest bandwidth at
- * this size (of a cache, for small tensors). The bound of a transfer is its time on the links,
- * without latency. *bound (may be NULL) gets what limits the op. */
+/* Lower bound of the seconds of one call; no prediction is below it. The bound is the larger of
+ * two times: the time of the FLOPs at the highest rate of the machine, and the time of the bytes
+ * at the highest bandwidth for this size. Small tensors may have the bandwidth of a cache. The
+ * bound of a transfer is its time on the links, without latency. *bound (may be NULL) gets what
+ * limits the op. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
  * Rates come from curves with op "load" and kernel "touch" or a storage type. If the machine is not
@@ -351,8 +353,8 @@ void rf_pass_prices_close(rf_pass_prices *prices);
 double rf_plan_tokens(const rf_plan *plan);
 /* Time and work of one step of the plan. */
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan);
-/* The seconds between which a run with the planned time `seconds` is likely to end, from the
- * fastest to the slowest. Returns false if the machine's figures are not those of a data sheet. */
+/* Sets a fastest and a slowest time. A run with the planned time `seconds` probably takes a time
+ * between these two. Returns false if the machine's figures are not those of a data sheet. */
 bool rf_plan_band(const rf_plan *plan, double seconds, double band[2]);
 /* Adds `times` times `more` to `sum`. The bound of the sum is the one that takes most time. */
 void rf_plan_totals_add(rf_plan_totals *sum, const rf_plan_totals *more, double times);

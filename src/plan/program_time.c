@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* How often a residual of a loop passes through memory: written once, copied into a stack (a read
- * and a write), copied out of the stack (a read and a write), and read once. */
+/* How often a residual of a loop is read from memory or written to memory: one write, a copy into a
+ * stack (a read and a write), a copy out of the stack (a read and a write), and one read. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {

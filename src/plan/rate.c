@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* Published training runs took from FASTEST to SLOWEST times the seconds that data sheets predict:
- * all 14 runs of data/published-runs.tsv, each predicted without itself, and 11 of the 12 runs of
- * data/published-runs-unseen.tsv (tests/published_runs). */
+/* Published training runs took from FASTEST to SLOWEST times the seconds that data sheets predict.
+ * This holds for all 14 runs of data/published-runs.tsv, each predicted without itself. It also
+ * holds for 11 of the 12 runs of data/published-runs-unseen.tsv (tests/published_runs). */
 static const double FASTEST = 0.75, SLOWEST = 1.3;
 
 rf_bound rf_largest_bound(const rf_step_time *time) {

@@ -22,7 +22,8 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-/* A search for single tensors is tried if the excess over the room is below 1/NEAR of the room. */
+/* The search for single tensors is tried only if the excess is less than 1/NEAR of the available
+ * memory. */
 enum { NEAR = 20 };
 
 typedef struct remedy {
@@ -87,7 +88,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   return o;
 }
 
-/* Like plan_it, but makes no plan: estimates from the graph before recomputation. */
+/* Like plan_it, but makes no plan. Estimates the bytes from the graph before recomputation. */
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
@@ -145,7 +146,7 @@ static int try_zero(remedies *r) {
 
 /* Writes a setting that fits, or else the smallest size that was tried. Tries to recompute whole
  * blocks and, if that fits, a cheaper policy. If whole blocks do not fit, tries smaller
- * microbatches. At last, tries a slow search for single tensors. */
+ * microbatches. The slow search for single tensors is the last attempt. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

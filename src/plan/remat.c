@@ -180,9 +180,10 @@ static rf_status try_now(search *s, trial *result) {
 /* ---- the search ------------------------------------------------------------------------------ */
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
- * kind that saves the most bytes per second. If `thrifty`, bytes saved below `room` do not count,
- * so a small cheap kind may win. Otherwise these bytes count too, and shrink_kind later drops the
- * kind in fewer blocks. *now receives the bytes and time of the final set. */
+ * kind that saves the most bytes per second. If `thrifty`, bytes that are saved below `room` do not
+ * count, so the choice may be a small kind with a low cost. Otherwise these bytes count too, and
+ * shrink_kind later drops the kind in fewer blocks. *now receives the bytes and time of the final
+ * set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -271,7 +272,8 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
 }
 
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search compares live bytes with `target`. If a layout does not fit, `target` is lowered. */
+  /* The search compares live bytes with `target`. If the layout of a set does not fit, the next
+   * search has a lower target. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;

@@ -14,7 +14,8 @@ typedef struct again {
   double seconds;
 } again;
 
-/* A recomputed op may have fewer outputs, or be only the GELU of a product with GELU. */
+/* A recomputed op may have fewer outputs. For a product with GELU, recomputation may run only the
+ * GELU. */
 enum { FORMS = 4 };
 
 struct rf_trial {

@@ -11,10 +11,10 @@
 #include "report/thin.h"
 #include "run/record.h"
 
-/* If outlier steps take more than this fraction of the time, mean times are useless. */
+/* If the slow steps take more than this fraction of all time, mean times say nothing. */
 static const double STOOD = 0.1;
 /* If other programs take this fraction of the threads' time and at least half a core, they delay
- * all threads. The reason is that each op waits for the thread without a core. */
+ * all threads. If one thread has no core, all other threads wait for it at the end of each op. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -7,9 +7,9 @@
 
 /* The trace of one rank. Times of all ranks count from the same origin (run/clock.h). */
 typedef struct rf_trace_part {
-  const json_t *header; /* of its own trace */
-  const json_t *rank;   /* more keys for its entry in the list `ranks` of the joined header */
-  /* Gets the next piece of its columns, in the order of rf_trace_pieces. */
+  const json_t *header; /* header of the rank's own trace */
+  const json_t *rank;   /* further keys for the rank's entry in the list `ranks` of the joined header */
+  /* Gets the next piece of the rank's columns, in the order of rf_trace_pieces. */
   rf_status (*next)(void *self, void *to, size_t bytes, rf_error *error);
   void *self;
 } rf_trace_part;

@@ -19,8 +19,8 @@
 enum {
   LINE_BYTES = 1 << 20, /* longest reply */
   READ_BYTES = 1 << 16,
-  SHOWN_BYTES = 64 << 10,  /* output to stderr that is shown, for each process */
-  NOTED_BYTES = 256 << 10, /* lines that wait for the caller */
+  SHOWN_BYTES = 64 << 10,  /* maximum bytes of each process's stderr that are shown */
+  NOTED_BYTES = 256 << 10, /* maximum bytes of lines that wait for the caller */
   LOOK_MS = 200            /* time after which a process that works is looked at */
 };
 

@@ -111,10 +111,11 @@ bool rf_rl_is_between_steps(const rf_rl *rl);
  * if rf_rl_is_between_steps. After a failure only a checkpoint and the two closes may follow: first
  * of the rewards, which may still write to answers. */
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
-/* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets reward, parts, answers,
- * lengths and seconds. The groups are those of the evaluation until the next step. */
+/* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets reward, parts,
+ * answers, lengths and seconds. Until the next step, the groups of the report are those of this
+ * evaluation. */
 rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
-/* The name of a component; NULL: this step has none. */
+/* The name of component `part` of the reward; NULL: the step has no such component. */
 const char *rf_rl_part_name(const rf_rl *rl, int part);
 
 #endif

@@ -83,9 +83,10 @@ done:
   return status;
 }
 
-/* The ops of a plan that are recorded: all, those of adapters, or attention over the cache. */
+/* Which ops of a plan are recorded: all ops, the ops of adapters, or attention over the cache. */
 typedef enum recorded { ALL, ADAPTERS, CACHED } recorded;
-/* A small plan to measure. It runs quickly (one to four layers), but exceeds the caches. */
+/* A small plan to measure. The plan has one to four layers, so it runs quickly, but its tensors do
+ * not fit in the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: training. */
@@ -245,7 +246,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* Takes the median of several steps: an interrupted op can take a thousand times as long. */
+/* Uses the median of several steps, because an interrupted op can take a thousand times as long. */
 enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
@@ -394,7 +395,7 @@ static void add_load(rf_machine *m, const char *kernel, double bytes, double *se
 
 static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { INNER = 2048, TIMES = 3 };
-  /* 1/8 more, because the number of lanes is rounded up */
+  /* allocates 1/8 more, because the number of lanes is rounded up */
   size_t bytes = (size_t)(o->quick ? 16 : 256) << 20, room = bytes + bytes / 8;
   double seconds[TIMES];
   rf_status status = RAFTER_OK;
@@ -429,8 +430,9 @@ done:
   return status;
 }
 
-/* Spells word number `word` in the list of all words of one to four letters, short words first.
- * Without its last letter, a word is an earlier word. So there is a merge for each long word. */
+/* Writes word number `word` of a list of all words of one to four letters, which has short words
+ * first. If a word loses its last letter, it is an earlier word of the list. So each long word is
+ * the result of a merge. */
 enum { LETTERS = 26, MAX_WORD = 4 };
 static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;

@@ -8,7 +8,7 @@
 typedef struct rf_calibrate_options {
   rf_isa isa;
   int threads;
-  /* true: first find the best block sizes of products, which later measurements use. */
+  /* true: first find the best block sizes of products. Later measurements use these block sizes. */
   bool tune;
   const rf_tuned *tuned; /* Block sizes to use if `tune` is false; may be NULL. */
   /* true: fewer and shorter measurements, which take less than half of the time. */
@@ -37,7 +37,8 @@ rf_ceiling rf_ceiling_of(double *values, int count);
 size_t rf_bandwidth_buffer_bytes(void);
 /* Allocates memory for rf_device_type.bandwidth and writes every byte. */
 rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
-/* Median bytes/s of single passes over that memory. `calibrate` and `bench` both report this figure. */
+/* Median bytes/s of single passes over the memory of rf_bandwidth_memory. `calibrate` and `bench`
+ * both report this figure. */
 double rf_bandwidth_median(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes);
 
 /* Fills a plan's persistent tensors with reproducible values before a measurement. Writes every
@@ -59,11 +60,11 @@ rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine,
 /* Checks before the measurements that the ranks are numbered node by node, with as many on each
  * node. RAFTER_INVALID: not so. */
 rf_status rf_calibrate_check_ranks(const rf_calibrate_options *options, rf_error *error);
-/* Waits until all ranks are here. Does nothing without ranks. RAFTER_INTERRUPTED, in all ranks: a
- * signal has stopped one of them. */
+/* Waits until all ranks are here. Does nothing without ranks. RAFTER_INTERRUPTED (on all ranks): a
+ * signal has stopped one of the ranks. */
 rf_status rf_calibrate_meet(const rf_calibrate_options *options, rf_error *error);
-/* Makes of each rank's figures the machine of all ranks: a rank is a chip, with the figures of the
- * slowest rank. Then measures the collectives between the ranks, as steps run them. */
+/* Combines the figures of all ranks to one machine, in which each rank is a chip with the figures
+ * of the slowest rank. Then measures the collectives between the ranks, as steps run them. */
 rf_status rf_calibrate_network(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

@@ -7,8 +7,8 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head that does one thing more than the head before. `curve` gets the difference of the
- * times. */
+/* A head that does one operation more than the previous head. The curve gets the difference of the
+ * two times. */
 typedef struct head {
   const char *curve; /* NULL: no curve; this head is only the base of the next curve. */
   bool scores, sums, caps, top, gradient;

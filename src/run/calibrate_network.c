@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum { SIZES = 9, QUICK_SIZES = 5, COLUMNS = 64, MOST_CALLS = 100, BATCHES = 5 };
-static const double FIRST_BYTES = 1 << 10, LONGEST = 1.0; /* larger sizes are left out after LONGEST s */
+static const double FIRST_BYTES = 1 << 10,
+                    LONGEST = 1.0; /* after a measurement of LONGEST seconds, larger sizes are left out */
 
 /* ---- ranks that act together ----------------------------------------------------------------- */
 
@@ -55,7 +56,7 @@ rf_status rf_calibrate_check_ranks(const rf_calibrate_options *o, rf_error *erro
 
 /* ---- the figures of a rank ------------------------------------------------------------------- */
 
-/* A large value means slow ops. All ranks have measured the same points. */
+/* A large value means a slow op. All ranks have measured the same sizes. */
 static double slowness(const rf_machine *m) {
   double sum = 0, points = 0;
   for (int i = 0; i < m->curve_count; i++)
@@ -81,7 +82,8 @@ done:
 
 /* ---- one collective -------------------------------------------------------------------------- */
 
-/* The groups of a mesh: `inside` chips of a node and `nodes` nodes. All groups exchange at once. */
+/* Groups of a mesh. A group has `inside` chips of each of `nodes` nodes. All groups exchange at the
+ * same time. */
 typedef struct groups {
   int inside, nodes;
   rf_mesh mesh;
@@ -137,8 +139,8 @@ static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_d
   return RAFTER_OK;
 }
 
-/* The median of batches of calls. The calls of a batch follow each other without a pause. The
- * slowest rank of the second call gives the number of calls. */
+/* The median time of a batch of calls. The calls of a batch have no pause between them. The slowest
+ * rank of the second call gives the number of calls. */
 static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf_error *error) {
   const rf_kernel *kernel;
   rf_link *link = b->o->link;
@@ -152,7 +154,8 @@ static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf
   call.in[0] = b->in;
   call.out[0] = b->out;
   int calls = 1, batches = b->o->quick ? 3 : BATCHES;
-  for (int i = -2; i < batches; i++) { /* the first call connects, and the second gives `calls` */
+  for (int i = -2; i < batches;
+       i++) { /* the first call opens connections, and the time of the second call gives `calls` */
     double start, took;
     RF_TRY(rf_calibrate_meet(b->o, error));
     start = rf_now_seconds();
@@ -223,7 +226,7 @@ static void link_of(const rf_machine *m, int inside, int nodes, double *bps, dou
   }
 }
 
-/* The figures by which the formulas price groups that have no curve. */
+/* Sets the figures with which the formulas predict groups that have no curve. */
 static void set_topology(rf_machine *m, const rf_link *link) {
   int each = link->together, nodes = link->ranks / each;
   rf_topology *t = &m->topology;

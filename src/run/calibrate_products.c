@@ -26,7 +26,7 @@ typedef struct ring {
   void *at;
   size_t bytes;                  /* Bytes of all copies of the matrix. */
   int64_t each, count, next;     /* Bytes of one copy; number of copies; index of the next copy. */
-  unsigned char *stored, *x, *y; /* stored: rows as in a file; x: activations; y: result. */
+  unsigned char *stored, *x, *y; /* stored: the matrix as rows in a file; x: activations; y: result. */
   int32_t labels[MAX_ROWS];
   rf_calibrate_room room;
   int64_t row_bytes;
@@ -68,7 +68,7 @@ static bool is_plain(rf_cost_products how) { return how == RF_PRODUCTS_ROWS || h
 typedef struct product {
   const rf_panels *panels; /* sizes and storage type of the matrix */
   rf_cost_products how;
-  bool no_gradient; /* of RF_PRODUCTS_TURNED_HEAD: leaves the product out, not the rest of the op */
+  bool no_gradient; /* for RF_PRODUCTS_TURNED_HEAD: the op without its product */
 } product;
 
 /* The backward op of a head, which computes logits, their gradient and the product. */
@@ -118,7 +118,7 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   rf_run_inputs inputs = {.rows = graph->rows};
   RF_TRY(rf_calibrate_kernel(r->options, graph, &r->room, "products", &kernel, &call, error));
   call.in[0] = r->x;
-  if (graph->op[0].input[3] >= 0) { /* of a head; any numbers will do as sums of the logits */
+  if (graph->op[0].input[3] >= 0) { /* inputs of a head; any numbers can be the sums of the logits */
     call.in[3] = r->labels;
     call.in[4] = r->x;
   }

@@ -14,7 +14,8 @@ typedef struct rf_ping {
 } rf_ping;
 
 /* At the time `at` of a rank's clock, the clock is `ahead` ns ahead of that of rank 0. The true
- * difference is within `error` ns of it, because the message may have taken all of the time. */
+ * difference may be up to `error` ns larger or smaller, because the times of the message and of its
+ * answer are not known separately. */
 typedef struct rf_clock_mark {
   int64_t at;
   double ahead, error;
@@ -31,19 +32,19 @@ typedef struct rf_clock {
 rf_clock rf_clock_of(rf_clock_mark begin, rf_clock_mark end);
 /* The time of rank 0 at the time `ns` of this clock. Later times stay later. */
 int64_t rf_clock_of_first(const rf_clock *clock, int64_t ns);
-double rf_clock_error(const rf_clock *clock); /* ns: the larger one of the two marks */
+double rf_clock_error(const rf_clock *clock); /* error in ns: the larger of the errors of the two marks */
 
 /* Every rank calls it at the same place. `now` is the clock of this rank. */
 rf_status rf_clock_measure(rf_link *link, int64_t (*now)(void), rf_clock_mark *mark, rf_error *error);
 
 /* The clock of this process in a run whose steps are recorded. Every rank calls both functions.
- * They do nothing, and rf_clock_finish gives a clock of zeros, if there is one rank. */
+ * With one rank, they do nothing, and rf_clock_finish returns a clock of zeros. */
 rf_status rf_clock_begin(rf_error *error);
 rf_status rf_clock_finish(rf_clock *clock, rf_error *error);
 bool rf_clock_began(void); /* several ranks have called rf_clock_begin, and not rf_clock_finish */
 
-/* Moves a trace of this clock to the clock of rank 0. Times then count from `origin`, a time of
- * rank 0 that is not after the origin of the trace. */
+/* Converts the times of a trace from this clock to the clock of rank 0. Times then count from
+ * `origin`, a time of rank 0 that is not after the origin of the trace. */
 void rf_clock_align(const rf_clock *clock, int64_t origin, rf_trace *trace);
 
 #endif

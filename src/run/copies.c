@@ -1,7 +1,7 @@
 /* copies.c - see copies.h. Rank 0 has a desk for each other copy, and the first rank of each other
- * copy has a desk for rank 0. The copy sends reports: a head and, if there are results, a body. Rank
- * 0 sends words. Without news, both are sent every second. So an end that hears nothing for a long
- * time knows that the other one is lost. */
+ * copy has a desk for rank 0. The copy sends reports: a head and, if there are results, a body.
+ * Rank 0 sends words. Both are sent every second, also without news. If one end receives nothing
+ * for a long time, the other end is lost. */
 #include "run/copies.h"
 
 #include "backend/mpi/link.h"
@@ -30,9 +30,9 @@ typedef struct word {
 typedef struct desk {
   int rank; /* at the other end */
   rf_link_letter in, out, body;
-  report report, coming; /* coming: rank 0 is receiving it */
+  report report, coming; /* coming: rank 0 is receiving a report */
   word word;
-  bool has_report; /* rank 0: its body is on its way */
+  bool has_report; /* rank 0: the body of the report is on its way */
   bool ended;      /* the last report was received, or sent */
   bool closed;     /* the last word was sent, or received */
   unsigned char *data;
@@ -109,7 +109,7 @@ int rf_copies_ranks(const rf_copies *c) { return c->ranks; }
 bool rf_copies_reports(const rf_copies *c) { return c->mine > 0 && c->member == 0; }
 uint32_t rf_copies_said(const rf_copies *c) { return c->said; }
 
-/* The other ranks of this copy get the bytes of its first one. */
+/* Sends bytes of the first rank of this copy to the other ranks of the copy. */
 static rf_status share(rf_copies *c, void *data, int64_t bytes, rf_error *error) {
   if (c->member > 0) return rf_link_receive(c->link, c->rank[0], data, bytes, error);
   for (int i = 1; i < c->ranks; i++) RF_TRY(rf_link_send(c->link, c->rank[i], data, bytes, error));
@@ -183,7 +183,7 @@ static rf_status malformed(const desk *at, rf_error *error) {
                  "rank %d sent a report that is malformed", at->rank);
 }
 
-/* Gives the results of a body to the caller. */
+/* Passes the results in the body of a report to the caller. */
 static rf_status take_body(desk *at, rf_copies_take *take, void *self, rf_error *error) {
   int64_t done = 0, bytes, size = at->report.bytes;
   while (done < size) {
@@ -203,7 +203,7 @@ static rf_status name_rank(const rf_copies *c, const desk *at, rf_error *error) 
                  rf_link_host(c->link, at->rank), why->message);
 }
 
-/* A head has come. Its body follows, if there is one. */
+/* A head has come. If the report has a body, the body follows. */
 static rf_status begin_body(rf_copies *c, desk *at, rf_error *error) {
   at->report = at->coming;
   if (at->report.bytes < 0 || at->report.bytes > RF_LINK_BYTES) return malformed(at, error);
@@ -265,7 +265,7 @@ static rf_status collect(rf_copies *c, const rf_copies_state *state, rf_copies_t
     RF_TRY(tell(c, &c->desk[d], now, error));
     *over &= c->desk[d].closed;
   }
-  if (*over) c->said = now.flags; /* the verdict, which all ranks get */
+  if (*over) c->said = now.flags; /* the status and flags that all ranks get at the end of a round */
   return RAFTER_OK;
 }
 
@@ -301,7 +301,7 @@ static rf_status send_report(rf_copies *c, desk *at, const rf_copies_state *stat
   at->sent = rf_now_seconds();
   RF_TRY(rf_link_begin_letter(c->link, &at->out, &at->report, sizeof at->report, error));
   if (!c->bytes) return RAFTER_OK;
-  free(at->data); /* the results of the report before */
+  free(at->data); /* the results in the previous report */
   at->data = c->results;
   c->results = NULL;
   c->bytes = c->room = 0;

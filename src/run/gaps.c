@@ -164,7 +164,8 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Gives up to `bound` ns the cause LAUNCH. For the rest, tries the system counts, surest first. */
+/* Gives up to `bound` ns the cause LAUNCH. For the rest of the time, tries the system counts. The
+ * most reliable count comes first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;

@@ -16,9 +16,9 @@ typedef struct passing {
   int64_t size;           /* bytes of an element */
   int64_t base;           /* where the part of a local chip begins in `memory` */
   int64_t first, row;     /* the run that is visited: its first element and its number */
-  unsigned char *to;      /* the block; NULL: of another host */
+  unsigned char *to;      /* the block; NULL: it is a block of another host */
   unsigned char *message; /* NULL: only counts the bytes of a message */
-  int64_t bytes;          /* of the message, so far */
+  int64_t bytes;          /* bytes of the message so far */
 } passing;
 
 static unsigned char *place_in_block(const passing *p, int64_t whole) {
@@ -88,7 +88,8 @@ static passing passing_of(const rf_whole *whole, rf_memory *memory, const rf_run
                    .size = rf_dtype_bytes(rf_whole_tensor(whole, block->tensor)->dtype)};
 }
 
-/* Allocates the message of this host to of->host (out), or from it. of->bytes 0: there is none. */
+/* Allocates the message that this host sends to of->host (out) or receives from it. If of->bytes is
+ * 0, no message is exchanged. */
 static rf_status make(const rf_device *device, parcel *of, rf_error *error) {
   passing *p = &of->with;
   int mine = device->host, from = of->out ? mine : of->host, to = of->out ? of->host : mine;
@@ -140,7 +141,7 @@ rf_status rf_gather(const rf_whole *whole, rf_memory *memory, const rf_run_block
   parcel *all = calloc(2 * (size_t)device->hosts, sizeof *all);
   rf_status status = make_all(whole, memory, block, to, all, &parcels, error);
   uint32_t fails = status != RAFTER_OK;
-  /* no host sends to one that cannot receive */
+  /* no host sends to a host that cannot receive */
   rf_status agreed = rf_hosts_agree(device, &fails, status == RAFTER_OK ? error : NULL);
   if (status == RAFTER_OK) status = agreed;
   if (agreed == RAFTER_OK && fails) status = rf_hosts_settle(device, status, error);

@@ -47,7 +47,8 @@ static bool is_team(const void *p) {
 /* true: the thread takes no part in steps, like those that serve connections. */
 static _Thread_local bool apart;
 
-/* An MPI library allocates for messages. These allocations are not ours, and are counted. */
+/* An MPI library allocates memory for messages. Such allocations are allowed, and are only
+ * counted. */
 static _Atomic int64_t of_library;
 
 static void check(const char *call, const void *caller) {

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison patterns. As bf16, f32 or f64, they are NaN. As an id, they are negative. */
+/* Poison patterns. Read as bf16, f32 or f64, these bytes are NaN. Read as an id, they are
+ * negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
 /* UNTOUCHED: in debug runs, fills the arena and the slack after it, to find writes past the end.
  * GUARD: fills the guard bytes after each tensor. */
@@ -169,7 +170,7 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
-/* Stored here, or on another stage of the pipeline. */
+/* Whether the tensor is stored on this rank or on another stage of the pipeline. */
 static bool is_known(const rf_plan *plan, int tensor) {
   return is_stored(plan, tensor) ||
          (tensor != RF_NONE && rf_tensor_is_elsewhere(&plan->graph->tensor[tensor], &plan->graph->mesh));
@@ -435,7 +436,7 @@ static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int num
   return RAFTER_OK;
 }
 
-/* Before a plan is used, the device learns which one it is. */
+/* Tells the device which plan is used next. */
 static void enter(rf_run *run, int plan) {
   if (run->current == plan || !run->memory) return;
   run->current = plan;
@@ -463,7 +464,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     RF_GO(rf_run_same(run, "another plan", rf_key(0, rf_name_key(plans[i]->digest), rf_name_key(RF_VERSION)),
                       error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
-  enter(run, 0); /* now, because several threads may write weights at the same time */
+  enter(run, 0); /* this is done now, because several threads may write weights at the same time */
   rf_run_set_debug(run, debug);
 done:
   if (status == RAFTER_OK) *out = run;

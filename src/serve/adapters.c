@@ -29,7 +29,7 @@ rf_status rf_adapters_start(rf_server *s, rf_error *error) {
   s->adapters = rf_named_adapters_new();
   for (int i = 0; i < of->adapter_count; i++) {
     char name[RF_ADAPTER_NAME + 1];
-    const char *end = strchr(of->adapters[i], '='); /* the command has checked that there is one */
+    const char *end = strchr(of->adapters[i], '='); /* the command has checked that the value has a '=' */
     size_t bytes = (size_t)(end - of->adapters[i]);
     if (bytes > RF_ADAPTER_NAME)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -43,7 +43,8 @@ rf_status rf_adapters_start(rf_server *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- tasks of the engine's thread ------------------------------------------------------------ */
+/* ---- the tasks that the engine's thread does for HTTP threads
+ * ------------------------------------------------------------ */
 
 struct rf_adapter_task {
   const rafter_adapter *load; /* NULL: unload `id` */
@@ -178,7 +179,8 @@ bool rf_adapters_load(rf_call *c, rf_body *out, const char **type) {
   return loaded;
 }
 
-/* The name goes first, so that no new request finds it. Requests that have it finish. */
+/* The name is removed first, so that no new request finds the adapter. Requests that already use
+ * the adapter finish. */
 bool rf_adapters_unload(rf_call *c, rf_body *out, const char **type) {
   if (!read_body(c)) return false;
   const char *name = c->ask.lora_name;

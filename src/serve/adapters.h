@@ -15,8 +15,8 @@ rf_status rf_adapters_start(struct rf_server *server, rf_error *error);
 bool rf_adapters_load(struct rf_call *call, rf_body *out, const char **type);
 bool rf_adapters_unload(struct rf_call *call, rf_body *out, const char **type);
 
-/* Called by the engine's thread between two steps, under the server's lock: does what these paths
- * wait for, or refuses it when the engine ends. */
+/* Called by the engine's thread between two steps, under the server's lock. Loads and unloads the
+ * adapters for which requests wait. When the engine ends, refuses these requests. */
 void rf_adapters_work(struct rf_server *server);
 void rf_adapters_refuse(struct rf_server *server);
 

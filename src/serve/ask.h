@@ -13,8 +13,9 @@ enum {
   RF_ASK_STOP_BYTES = 256,
   RF_ASK_TOP = 20, /* top_logprobs */
   RF_ASK_BIASES = 1024,
-  RF_ASK_SAMPLES = 128,    /* n */
-  RF_ASK_SCORES = 1 << 18, /* prompt tokens x (alternatives + 1) with prompt_logprobs, or echo and logprobs */
+  RF_ASK_SAMPLES = 128, /* n */
+  RF_ASK_SCORES =
+      1 << 18, /* maximum of prompt tokens x (alternatives + 1), for prompt_logprobs, or echo with logprobs */
   RF_ASK_TOOLS = 1024,
   RF_ASK_TOOL_NAME = 64 /* bytes */
 };
@@ -32,10 +33,10 @@ typedef enum rf_ask_kind {
 typedef struct rf_ask_rules {
   const char *model, *alias; /* names of the model; the alias may be NULL */
   int64_t vocab, context;
-  int64_t max_tokens;                 /* of requests that give none */
+  int64_t max_tokens;                 /* max_tokens of requests that give none */
   int64_t answers;                    /* maximum answers of one request: its prompts x n */
   bool strict;                        /* refuse unknown fields */
-  rafter_request defaults;            /* sampling numbers of requests that give none */
+  rafter_request defaults;            /* sampling settings of requests without these fields */
   struct rf_named_adapters *adapters; /* further models; NULL: none */
   /* The chat template, whether it renders tools, and its format of calls. NULL: none. */
   const char *chat_template;
@@ -53,18 +54,19 @@ typedef enum rf_tool_choice {
 typedef struct rf_ask {
   rf_ask_kind kind;
   json_t *body;           /* owns all texts of the request */
-  rafter_request request; /* all but tokens, stop, bias and owner */
+  rafter_request request; /* the request, without tokens, stop, bias and owner */
   int64_t prompts;        /* number of prompts of a completion: texts or lists of ids; otherwise 1 */
   json_t *messages;       /* owned: messages of plain texts; NULL: none */
   const char *model;      /* name of the adapter that answers; NULL: the model without an adapter */
   bool seeded;            /* the request gives a seed */
   bool stream, usage, usage_always; /* stream_options: include_usage, continuous_usage_stats */
   bool logprobs, echo, token_ids;
-  bool prompt_logprobs; /* with prompt_top alternatives for each token */
+  bool prompt_logprobs; /* the answer lists the prompt's log-probabilities, and prompt_top alternatives of
+                           each token */
   int32_t prompt_top;
   bool scores; /* log-probabilities of the prompts are needed; request.prompt_top is set */
   bool add_special, pieces, opens_answer; /* of /tokenize */
-  const char *lora_name, *lora_path;      /* of requests to load or unload an adapter */
+  const char *lora_name, *lora_path; /* in requests to load or unload an adapter: its name and its folder */
   const char *stop[RF_ASK_STOPS];
   rafter_logit_bias *bias;
   /* The form of the answer, and the field that gives it. NULL: any form. */
@@ -72,7 +74,7 @@ typedef struct rf_ask {
   rafter_form form;
   char *form_text; /* owned */
   size_t form_bytes;
-  const json_t *tools; /* of the body; NULL: none, or tool_choice is "none" */
+  const json_t *tools; /* the tools of the body; NULL: the body has none, or tool_choice is "none" */
   rf_tool_choice tool_choice;
   const char *tool_name;
   bool several_calls; /* parallel_tool_calls */

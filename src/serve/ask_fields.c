@@ -40,7 +40,8 @@ static bool number(const rules *r, const field *f, const json_t *value, rf_ask *
   return true;
 }
 
-/* In a rafter_request, a top_p of 0 means unset. Here it keeps only the likeliest token. */
+/* In a rafter_request, a top_p of 0 means unset. In this program, a top_p of 0 keeps only the
+ * likeliest token. */
 static bool top_p(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   if (!number(r, f, value, ask, wrong)) return false;
   if (ask->request.top_p <= 0) ask->request.top_p = FLT_MIN;
@@ -216,7 +217,7 @@ static bool messages(const rules *r, const field *f, const json_t *value, rf_ask
   return rf_ask_messages(r, value, ask, wrong);
 }
 
-/* Fields that change no answer. */
+/* Reads a field that does not change any answer. */
 static bool accept(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   (void)r;
   (void)f;

@@ -15,7 +15,7 @@ bool rf_ask_wrong_message(rf_wrong *wrong, size_t index, const char *field, cons
   return rf_wrong_set(wrong, 400, "invalid_message", param, "%s: %s", param, what);
 }
 
-/* The role of a message as chat templates know it; NULL: not a role that the server takes. */
+/* The name that chat templates have for a role; NULL: the server does not accept this role. */
 static const char *role_of(const json_t *role) {
   static const char *const ROLES[][2] = {{"system", "system"},
                                          {"developer", "system"},
@@ -48,7 +48,7 @@ static bool is_empty(const json_t *value) {
   return !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
 }
 
-/* Reads the content of a message. Only an assistant's message with calls may have none. */
+/* Reads the content of a message. Only an assistant's message with calls may have no content. */
 static bool read_content(const json_t *message, size_t index, bool optional, json_t *to, rf_wrong *wrong) {
   json_t *content = json_object_get(message, "content");
   rf_body joined = {0};

@@ -13,7 +13,7 @@ static bool is_function(const json_t *type) {
   return json_is_string(type) && !strcmp(json_string_value(type), FUNCTION);
 }
 
-/* Names that every template and format can spell. */
+/* Accepts only names that can be written in every template and format. */
 static bool good_name(const json_t *name) {
   const char *text = json_string_value(name);
   size_t bytes = json_string_length(name);
@@ -139,7 +139,7 @@ static bool wrong_call(rf_wrong *wrong, size_t index, size_t call, const char *f
   return rf_ask_wrong_message(wrong, index, path, what);
 }
 
-/* The arguments as an object, which templates take; NULL: they are none. */
+/* The arguments of a call as an object, as templates need them; NULL: the text is not an object. */
 static json_t *read_arguments(const json_t *given) {
   const char *text = json_string_value(given);
   if (json_is_object(given)) return json_incref((json_t *)(uintptr_t)given);

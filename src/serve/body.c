@@ -72,7 +72,7 @@ void rf_body_string(rf_body *out, const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes;) {
     size_t plain = i;
     while (plain < bytes && at[plain] >= 0x20 && at[plain] != '"' && at[plain] != '\\' && at[plain] != 0x7f)
-      plain++; /* char is signed, so bytes of 0x80 or more end the run too */
+      plain++; /* the type char is signed, so bytes of 0x80 or more also end the run */
     rf_body_bytes(out, at + i, plain - i);
     if (plain == bytes) break;
     i = plain;

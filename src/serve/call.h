@@ -13,25 +13,26 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* An answer that is this many tokens ahead of its reader is ended: the client does not read. */
+/* An answer ends if it is this many tokens ahead of the client, because the client then does not
+ * read. */
 enum { RF_SERVE_AHEAD = 1024 };
 
 typedef struct rf_answer {
   struct rf_answer_token {
     int32_t id;
     float logprob;
-    uint32_t text_end; /* bytes of the text after this token */
-    int32_t top;       /* first of its alternatives in `top` */
+    uint32_t text_end; /* length in bytes of the answer's text after this token */
+    int32_t top;       /* index in `top` of the token's first alternative */
     int32_t tops;
   } * token;
-  int64_t count, room, sent; /* sent: tokens that the stream has written */
+  int64_t count, room, sent; /* sent: number of tokens that the stream has written */
   struct rf_answer_top {
     int32_t id;
     float logprob;
   } * top;
   int64_t tops, top_room;
   rf_body text;
-  rf_tool_calls *calls; /* has the text instead, if the request has tools; otherwise NULL */
+  rf_tool_calls *calls; /* holds the text if the request has tools; otherwise NULL */
   rafter_finish finish;
   bool opened, closed; /* the stream has written the first and the last part of this answer */
   size_t offset;       /* characters before the next token, for text_offset */
@@ -43,10 +44,10 @@ struct rf_call;
 typedef struct rf_part {
   struct rf_call *call;
   int index;
-  int64_t request; /* of the generator; -1: not submitted */
+  int64_t request; /* id that the generator gave; -1: the request was not submitted */
   int32_t *ids;
   int64_t count;
-  const char *text; /* of the body, for echo; NULL: the prompt was given as ids */
+  const char *text; /* text of the prompt in the body, for echo; NULL: the prompt was given as ids */
   size_t text_bytes;
   /* Log-probabilities of the prompt, as in rafter_request; NULL: not wanted. */
   float *logprobs, *top_logprobs;
@@ -58,7 +59,7 @@ typedef struct rf_call {
   struct rf_server *server;
   struct MHD_Connection *connection;
   int fd;
-  int refs; /* one of the HTTP side, one of the engine; the last one frees the call */
+  int refs; /* number of owners: the HTTP side and the engine; the last owner frees the call */
   uint64_t number;
   char id[48], request_id[132]; /* id of the answer; X-Request-Id */
   char method[16], path[128], from[64];
@@ -77,7 +78,7 @@ typedef struct rf_call {
   rf_answer *answer;                    /* (answers) in the order of choices */
   int64_t answers, left, prompt_tokens; /* left: answers that have not ended */
   bool responded, submitted, suspended, gone, cancel, cancelled;
-  struct rf_call *next, *before; /* in the list of the engine */
+  struct rf_call *next, *before; /* next call in the engine's list */
   /* The stream: bytes that wait for the connection. */
   rf_body out;
   size_t out_sent;
@@ -104,15 +105,15 @@ typedef struct rf_server {
   /* Under the lock: */
   rf_call *inbox, *inbox_last; /* waiting for the engine */
   rf_call *active;             /* submitted to the generator */
-  int64_t open_answers;        /* accepted answers that have not ended */
-  int64_t running;             /* of these, answers with a token */
-  int64_t open_calls;          /* calls whose HTTP side is open */
+  int64_t open_answers;        /* number of accepted answers that have not ended */
+  int64_t running;             /* number of these answers that have a token */
+  int64_t open_calls;          /* number of calls whose HTTP side is open */
   uint64_t next_number;
   bool draining, stopping, broken;
   double mean_seconds; /* of a whole answer, lately */
   rf_metrics metrics;
   rafter_counts counts;          /* of a recent step */
-  struct rf_adapter_task *tasks; /* for the engine's thread, between two steps */
+  struct rf_adapter_task *tasks; /* tasks that the engine's thread does between two steps */
   pthread_cond_t task_done;
 } rf_server;
 
@@ -161,7 +162,7 @@ typedef struct rf_route {
   const char *path;
   bool post;
   bool open;    /* needs no key */
-  unsigned ask; /* rf_ask_kind of its body; 0: no body */
+  unsigned ask; /* kind of the body of a request to this path (rf_ask_kind); 0: the request has no body */
   /* Writes the body of an answer, with its type. False: `wrong` of the call is set. NULL: the path
    * takes an `ask`, or is a file of the page. */
   bool (*answer)(rf_call *call, rf_body *out, const char **type);
@@ -186,8 +187,8 @@ rf_status rf_keys_read(const char *path, struct rf_keys **keys, rf_error *error)
 bool rf_keys_match(const struct rf_keys *keys, const char *authorization);
 void rf_keys_free(struct rf_keys *keys);
 
-/* Makes the call's line of the access log, under the lock, and writes it, without the lock, since a
- * file can be slow. Without a log, the line is empty. */
+/* The first function makes the call's line of the access log, under the lock. The second writes the
+ * line without the lock, because a file can be slow. Without a log, the line is empty. */
 void rf_log_call(const rf_call *call, double seconds, rf_body *line);
 void rf_log_write(const rf_server *server, const rf_body *line);
 void rf_random_hex(char *hex, size_t bytes); /* 2 x bytes digits and a NUL */

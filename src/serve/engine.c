@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <time.h>
 
-static const double REFRESH = 0.25; /* seconds between two counts for the metrics */
+static const double REFRESH = 0.25; /* seconds between two updates of the metrics */
 
-/* Ends an answer that the generator never got. */
+/* Ends an answer that was never submitted to the generator. */
 static void end_unsubmitted(rf_call *c, rf_part *part, rafter_status status, const char *message) {
   rafter_finish finish = status == RAFTER_OK ? RAFTER_FINISH_CANCELLED : RAFTER_FINISH_ERROR;
   int samples = c->ask.request.samples;

@@ -15,8 +15,9 @@
 enum {
   THREADS = 4,
   MOST_CONNECTIONS = 4096,
-  CONNECTION_BYTES = 32 << 10, /* for the headers of a request; more headers: status 431 */
-  DISCARD = 64 << 20, /* bytes of a refused body that are read, so that the client reads the answer */
+  CONNECTION_BYTES = 32 << 10, /* maximum size of the headers of a request; longer headers get status 431 */
+  DISCARD = 64 << 20, /* maximum bytes of a refused body that are read; a client that still writes may not
+                         read the answer */
   BLOCK = 16 << 10
 };
 
@@ -34,7 +35,8 @@ static void add_cors(const rf_call *c, struct MHD_Response *response) {
   if (strcmp(origin, "*")) add_header(response, "Vary", "Origin");
 }
 
-/* Seconds after which a refused client should try again: the time of the answers before it. */
+/* Seconds after which a refused client should try again: the expected time of the answers that are
+ * before it in the queue. */
 static int retry_after(rf_server *s) {
   pthread_mutex_lock(&s->lock);
   double seconds = s->mean_seconds * (double)s->open_answers / (s->slots > 0 ? s->slots : 1);
@@ -43,7 +45,7 @@ static int retry_after(rf_server *s) {
   return draining || !(seconds > 1) ? 1 : seconds > 60 ? 60 : (int)ceil(seconds);
 }
 
-/* A browser asks each time whether its copy of the page is that of this program. */
+/* At each visit, a browser asks whether its copy of the page is still that of this program. */
 static void add_page_headers(const rf_page_file *page, struct MHD_Response *response) {
   char tag[24];
   rf_page_tag(page, tag);
@@ -89,7 +91,7 @@ static enum MHD_Result queue(rf_call *c, int status, struct MHD_Response *respon
   return result;
 }
 
-/* Answers with a whole body, which this function takes. */
+/* Answers with a complete body. Takes ownership of the body. */
 static enum MHD_Result respond(rf_call *c, int status, const char *type, rf_body *body) {
   struct MHD_Response *response =
       rf_mhd.create_response_from_buffer(body->bytes, body->at ? body->at : (char *)"",
@@ -117,7 +119,7 @@ static enum MHD_Result respond_preflight(rf_call *c) {
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Gives the library the next bytes of a stream. Without any, suspends the connection. */
+/* Gives the library the next bytes of a stream. If no bytes are ready, suspends the connection. */
 static ssize_t read_stream(void *self, uint64_t position, char *to, size_t most) {
   rf_call *c = self;
   rf_server *s = c->server;

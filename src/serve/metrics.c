@@ -38,7 +38,7 @@ void rf_metrics_observe(rf_metrics *m, rf_histogram_kind kind, double value) {
   h->sum += value;
 }
 
-/* The names and the label that all lines share. */
+/* The start of the names, and the label of the model, which all lines have. */
 typedef struct lines {
   rf_body *out;
   const char *prefix;

@@ -8,7 +8,7 @@
 enum { RF_METRIC_BUCKETS = 24, RF_METRIC_CODES = 600 };
 
 typedef enum rf_histogram_kind {
-  RF_HISTOGRAM_FIRST,     /* seconds to the first token */
+  RF_HISTOGRAM_FIRST,     /* seconds from a request to its first token */
   RF_HISTOGRAM_BETWEEN,   /* seconds between tokens */
   RF_HISTOGRAM_PER_TOKEN, /* an answer's seconds per token after the first */
   RF_HISTOGRAM_WHOLE,     /* seconds of a request */
@@ -25,7 +25,7 @@ typedef struct rf_metrics {
   int64_t finished[5];           /* answers by rafter_finish */
   int64_t code[RF_METRIC_CODES]; /* HTTP answers by status */
   int64_t prompt_tokens, tokens;
-  double busy_seconds; /* in steps, with everything around the forward passes */
+  double busy_seconds; /* seconds in steps, including all work outside the forward passes */
 } rf_metrics;
 
 void rf_metrics_observe(rf_metrics *metrics, rf_histogram_kind kind, double value);

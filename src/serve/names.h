@@ -10,8 +10,8 @@ enum { RF_ADAPTER_NAME = 200 }; /* maximum bytes of a name */
 typedef struct rf_named_adapters rf_named_adapters;
 rf_named_adapters *rf_named_adapters_new(void);
 void rf_named_adapters_free(rf_named_adapters *list); /* NULL is allowed */
-/* The generator's id of an adapter, and when it was loaded, in seconds since 1970 (`created` may be
- * NULL). 0: none has this name. */
+/* Returns the generator's id of an adapter; 0: no adapter has this name. *created (may be NULL)
+ * gets the time at which it was loaded, in seconds since 1970. */
 int64_t rf_named_adapter(rf_named_adapters *list, const char *name, int64_t *created);
 /* Copies the name of loaded adapter `index`. Returns false after the last one. */
 bool rf_named_adapter_at(rf_named_adapters *list, int index, char name[RF_ADAPTER_NAME + 1],

@@ -28,7 +28,7 @@ __asm__(".pushsection .rodata\n"
 // clang-format on
 extern const char rf_page_html[], rf_page_css[], rf_page_js[], rf_page_end[];
 
-/* Each file is followed by a zero byte and the next file. */
+/* After each file comes a zero byte, then the next file. */
 static const rf_page_file FILES[] = {
     {"/", "text/html; charset=utf-8", rf_page_html, rf_page_css - 1},
     {"/page.css", "text/css; charset=utf-8", rf_page_css, rf_page_js - 1},

@@ -219,7 +219,7 @@ static void choose_seed(rf_call *c) {
   r->seed >>= 2;
 }
 
-/* Whether the server can take the call's answers; under the lock. */
+/* Whether the server can accept the answers of the call. The caller holds the lock. */
 static bool has_room(rf_call *c) {
   const rf_server *s = c->server;
   if (s->draining) return rf_wrong_stopping(&c->wrong);
@@ -296,8 +296,8 @@ static bool answer_detokenize(rf_call *c, rf_body *out, const char **type) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A path that ends with '/' is the beginning of longer paths, apart from / itself. Paths without
- * `ask` and `answer` are files of the page. */
+/* A path that ends with '/' also matches all longer paths that begin with it, except the path /
+ * itself. Paths without `ask` and `answer` are files of the page. */
 static const rf_route ROUTES[] = {
     {"/", false, true, 0, NULL},
     {"/page.css", false, true, 0, NULL},

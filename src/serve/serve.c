@@ -44,7 +44,7 @@ static rf_status open_model(rf_server *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The first line: what is served where, and with how much memory. */
+/* Prints the first line: the address, the model, and the memory of the server. */
 static void say_ready(const rf_server *s, const rf_serve_socket *socket) {
   int64_t arena = rafter_generator_arena_bytes(s->generator), kv = s->counts.kv_bytes;
   rf_say(s->sink,

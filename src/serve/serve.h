@@ -12,15 +12,15 @@ typedef struct rf_serve_settings {
   const char *keys;            /* file with one API key a line; NULL: none */
   const char *cors;            /* origin that may use the server from a browser; NULL: none */
   const char *log;             /* file to which each request appends a line of JSON; NULL: none */
-  const char *prefix;          /* of the names of metrics */
+  const char *prefix;          /* start of the names of metrics */
   int max_queue;               /* answers that may wait, besides those that run */
   size_t max_body;             /* bytes */
-  double request_seconds;      /* until an answer must be complete; 0: no limit */
-  double idle_seconds;         /* until a connection without activity is closed */
-  double drain_seconds;        /* for running answers after a signal */
-  int64_t max_tokens;          /* of requests that give none */
+  double request_seconds;      /* seconds until an answer must be complete; 0: no limit */
+  double idle_seconds;         /* seconds until a connection without activity is closed */
+  double drain_seconds;        /* seconds for running answers after a signal */
+  int64_t max_tokens;          /* maximum tokens of the answer if the request has no limit */
   bool strict;                 /* refuse unknown fields */
-  const uint64_t *seed;        /* of requests without a seed; NULL: random */
+  const uint64_t *seed;        /* seed of requests without a seed; NULL: random */
   const char *const *adapters; /* (adapter_count) NAME=DIR: adapters that the server starts with */
   int adapter_count;
   const char *adapter_folder; /* clients may load adapters from this folder; NULL: they may not */
@@ -36,8 +36,8 @@ typedef struct rf_serve_socket {
 } rf_serve_socket;
 rf_status rf_serve_bind(const char *host, int port, rf_serve_socket *socket, rf_error *error);
 
-/* Serves until sink->stop is set. Then running answers end, within drain_seconds. Takes the socket.
- * RAFTER_FAILED: a file cannot be read, or a forward pass failed. */
+/* Serves until sink->stop is set. After a signal, running answers end within drain_seconds. Takes
+ * the socket. RAFTER_FAILED: a file cannot be read, or a forward pass failed. */
 rf_status rf_serve(const rf_serve_settings *settings, const rf_serve_socket *socket,
                    rafter_generator *generator, const rafter_sink *sink, rf_error *error);
 

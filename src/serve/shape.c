@@ -11,7 +11,7 @@ static const char *finish_name(const rf_answer *a) {
   return a->finish == RAFTER_FINISH_LENGTH ? "length" : "abort";
 }
 
-/* {"id": ..., "object": ..., ... without the closing brace */
+/* the common fields of the answer's JSON object, without the closing brace */
 static void head(const rf_call *c, const char *object, rf_body *out) {
   const rf_server *s = c->server;
   const char *model = c->ask.model ? c->ask.model : s->rules.model;
@@ -90,7 +90,7 @@ static void put_chat_logprobs(const rf_call *c, const rf_answer *a, int64_t from
 /* One object of alternatives: {" the": -0.5}. Tokens with the same text have one entry. */
 static void put_alternatives(const rf_call *c, const rf_answer *a, const struct rf_answer_token *t,
                              rf_body *out) {
-  rf_body seen = {0}; /* names, each after a newline, which no JSON string has */
+  rf_body seen = {0}; /* the names so far, each after a newline, which a JSON string never contains */
   int written = 0;
   rf_body_text(out, "{");
   for (int32_t k = 0; k < t->tops; k++) {
@@ -155,7 +155,8 @@ static void put_logprobs(const rf_call *c, const rf_answer *a, int64_t from, siz
   else put_completion_logprobs(c, a, from, offset, out);
 }
 
-/* Log-probabilities of an echo: of the prompt, and of `a` (NULL: only of the prompt). */
+/* Log-probabilities of an answer with `echo`: those of the prompt, then those of `a` (NULL: only
+ * those of the prompt). */
 static void put_echoed(const rf_call *c, const rf_part *p, const rf_answer *a, size_t *offset, rf_body *out) {
   rf_answer both = rf_scores_with(p, c->ask.request.top_logprobs, a);
   put_logprobs(c, &both, 0, offset, out);
@@ -243,7 +244,8 @@ static void end_event(const rf_call *c, bool prompt_ids, rf_body *out) {
   rf_body_text(out, "}\n\n");
 }
 
-/* The first event of an answer: the role of a chat, or the prompt of an echo. */
+/* Appends the first event of an answer: the role in a chat, or the prompt if the request has
+ * `echo`. */
 static void open_answer(rf_call *c, int64_t index, rf_body *out) {
   rf_answer *a = &c->answer[index];
   const rf_part *p = &c->part[index / c->ask.request.samples];

@@ -61,7 +61,7 @@ static void put_entry(const rf_call *c, int32_t id, float logprob, int32_t rank,
   rf_body_text(out, "}");
 }
 
-/* The token itself, and then the likeliest others. */
+/* Appends the token itself, then the likeliest other tokens. */
 static void put_row(const rf_call *c, const rf_part *p, int64_t t, rf_body *out) {
   int32_t have = c->ask.request.prompt_top;
   rf_body_text(out, "{");

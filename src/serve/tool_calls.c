@@ -6,14 +6,15 @@
 #include <string.h>
 
 enum state {
-  TEXT,      /* content, or the beginning of an opening */
-  HEAD,      /* after an opening: the name of the call */
+  TEXT,      /* reading content, or the start of an opening */
+  HEAD,      /* reading the name of a call, after an opening */
   OBJECT,    /* a JSON object that does not begin with the name: read it whole */
-  ARGUMENTS, /* of a call whose name is known */
-  REST,      /* the object of the call, after its arguments */
+  ARGUMENTS, /* reading the arguments of a call whose name is known */
+  REST,      /* reading the rest of the call's object, after the arguments */
   BETWEEN    /* after a call */
 };
-/* Bounds of the text that is held. A model may write blanks without end. */
+/* Bounds of the text that is held. The bounds are needed because a model may write blanks without
+ * end. */
 enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = 256 };
 
 void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
@@ -43,7 +44,7 @@ static size_t held_blanks(const rf_tool_calls *c) {
 
 static void drop_held(rf_tool_calls *c) { c->held.bytes = 0; }
 
-/* The text that is held is content. */
+/* Treats the held text as content. */
 static void give_held(rf_tool_calls *c) {
   rf_body_bytes(&c->content, c->held.at, c->held.bytes);
   drop_held(c);
@@ -162,7 +163,7 @@ static bool reads_until(cursor *r, const char *end, const char **name, size_t *b
   return found;
 }
 
-/* Begins a call after its head, which ends with the first brace of the arguments. */
+/* Begins a call when its head is complete. The head ends with the first brace of the arguments. */
 static void end_head(rf_tool_calls *c, const char *name, size_t bytes) {
   if (!begin_call(c, name, bytes)) {
     give_held(c);
@@ -201,7 +202,7 @@ static void read_json_head(rf_tool_calls *c) {
   else if (is_object && (r.bad || !r.more || c->held.bytes - c->head > HEAD_BYTES)) begin_object(c, object);
 }
 
-/* NAME and arguments, with marks before, between and after. */
+/* The head of a call of the form: mark, NAME, mark, arguments, mark. */
 static void read_named_head(rf_tool_calls *c) {
   const rf_tool_format *f = c->format;
   const char *name = NULL;
@@ -228,7 +229,8 @@ static void read_head(rf_tool_calls *c) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* 0: the text has not this mark. 1: it may become the mark. 2: it is the mark. */
+/* Returns 0 if the text cannot become this mark, 1 if it may become the mark, and 2 if it is the
+ * mark. */
 static int match(const char *text, size_t bytes, const char *mark) {
   size_t whole = mark ? strlen(mark) : 0;
   if (!whole || bytes > whole || memcmp(text, mark, bytes)) return 0;
@@ -362,7 +364,8 @@ void rf_tool_calls_message(const rf_tool_calls *c, rf_body *out) {
 
 static bool has_news(const rf_tool_call *call) { return !call->begun || call->sent < call->arguments.bytes; }
 
-/* The first call that can have news: a call ends before the next one begins. */
+/* The first call about which the stream may have something to write. A call ends before the next
+ * call begins. */
 static int first_new(const rf_tool_calls *c) {
   int i = c->count;
   while (i > 0 && has_news(&c->call[i - 1])) i--;

@@ -7,12 +7,13 @@
 typedef struct rf_tool_call {
   char id[32];
   char *name;
-  rf_body arguments; /* as the model writes them */
-  size_t sent;       /* bytes of the arguments that a stream has written */
-  bool begun;        /* a stream has written the name */
+  rf_body arguments; /* the arguments as the model wrote them */
+  size_t sent;       /* number of bytes of the arguments that a stream has written */
+  bool begun;        /* true: a stream has written the name */
 } rf_tool_call;
 
-/* The calls of one answer. The same texts give the same calls, in any pieces. */
+/* The calls of one answer. The calls depend only on the text, and not on the pieces in which it
+ * arrives. */
 typedef struct rf_tool_calls {
   const rf_tool_format *format;
   const json_t *tools; /* of the request, borrowed */
@@ -21,9 +22,9 @@ typedef struct rf_tool_calls {
   size_t content_sent;
   rf_tool_call *call;
   int count, room;
-  /* The text that is read at the moment. */
+  /* The call that is being read. */
   int state;
-  rf_body held;  /* text of which it is not known whether it is content */
+  rf_body held;  /* text that may be content or the start of a call */
   size_t head;   /* bytes of `held` before the head of the call */
   size_t object; /* bytes of `held` before the call's JSON object */
   int depth;     /* open braces and brackets */
@@ -40,7 +41,7 @@ void rf_tool_calls_free(rf_tool_calls *calls);
 /* Appends "content" and "tool_calls" of a message: members of a JSON object. */
 void rf_tool_calls_message(const rf_tool_calls *calls, rf_body *out);
 bool rf_tool_calls_news(const rf_tool_calls *calls);
-/* Appends a delta with what no delta had: an object. */
+/* Appends a delta (a JSON object) with all that no earlier delta had. */
 void rf_tool_calls_delta(rf_tool_calls *calls, rf_body *out);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The first row whose texts the template has is its format. */
+/* The format of a template is the first row whose texts the template contains. */
 static const rf_tool_format FORMATS[] = {
     /* Qwen 2.5 and 3, Hermes, SmolLM 3. Templates of Qwen 3 Coder write XML and are not known. */
     {.name = "hermes",

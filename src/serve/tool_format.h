@@ -10,16 +10,17 @@ enum { RF_TOOL_MARKS = 3 };
 
 /* One format. A call is: prefix, name_head, the name, name_end, the arguments, call_end. */
 typedef struct rf_tool_format {
-  const char *name;           /* in messages and documents */
-  const char *has[2], *lacks; /* texts that the template has, and one that it lacks; NULL: any */
-  const char *opening;        /* before the first call; "": the call begins the answer */
-  const char *first, *last;   /* after `opening`, and after the last call */
+  const char *name; /* in messages and documents */
+  const char *has[2],
+      *lacks; /* texts that the template must contain, and one that it must not contain; NULL: no condition */
+  const char *opening;      /* text before the first call; "": the answer begins with the call */
+  const char *first, *last; /* text after `opening`, and text after the last call */
   const char *prefix, *name_head, *name_end, *call_end;
-  const char *between;              /* between two calls; NULL: an answer has one call */
+  const char *between;              /* text between two calls; NULL: an answer has only one call */
   bool json;                        /* a call is a JSON object with a name and arguments */
   bool specials;                    /* the marks may be special tokens */
   bool short_ids;                   /* ids of calls have 9 letters and digits */
-  const char *skip[RF_TOOL_MARKS];  /* marks after a call that say nothing */
+  const char *skip[RF_TOOL_MARKS];  /* marks after a call that are ignored */
   const char *again[RF_TOOL_MARKS]; /* marks that begin a further call */
 } rf_tool_format;
 

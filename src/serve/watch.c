@@ -61,7 +61,8 @@ void rf_watch_stop(rf_server *s) {
 void rf_watch_add(rf_call *c) {
   struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = c->number};
   const int on = 1, idle = 30, interval = 10, probes = 3;
-  const int send_bytes = 128 << 10; /* a client that does not read holds no more of the system's memory */
+  const int send_bytes =
+      128 << 10; /* limits the memory of the system that a client can hold by not reading */
   setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);

@@ -16,7 +16,9 @@ bool rf_wrong_set(rf_wrong *wrong, int status, const char *code, const char *par
 }
 
 bool rf_wrong_from(rf_wrong *wrong, int status, const char *code, const char *param, const rf_error *error) {
-  const char *hint = strstr(error->hint, "--") ? "" : error->hint; /* a client has no command line */
+  const char *hint = strstr(error->hint, "--")
+                         ? ""
+                         : error->hint; /* hints are for the command line, which a client does not have */
   return rf_wrong_set(wrong, status, code, param, "%s%s%s", error->message, *hint ? "; " : "", hint);
 }
 

@@ -16,7 +16,7 @@ bool rf_wrong_set(rf_wrong *wrong, int status, const char *code, const char *par
     __attribute__((format(printf, 5, 6)));
 /* Fills the error from that of a call of rafter.h, and returns false. */
 bool rf_wrong_from(rf_wrong *wrong, int status, const char *code, const char *param, const rf_error *error);
-bool rf_wrong_stopping(rf_wrong *wrong); /* 503: the server stops; returns false */
+bool rf_wrong_stopping(rf_wrong *wrong); /* Fills status 503 (the server stops), and returns false. */
 void rf_wrong_json(const rf_wrong *wrong, rf_body *out);
 
 #endif

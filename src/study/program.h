@@ -42,7 +42,8 @@ typedef struct rf_program_memory {
   int64_t gradients; /* gradients and their accumulators */
   int64_t kept;      /* activations stored in forward for backward */
   int64_t working;   /* all other temporaries, except arrays in on-chip memory */
-  int64_t stacked;   /* the part of `kept` in arrays that span all layers, for one microbatch */
+  int64_t
+      stacked; /* the part of `kept` that one microbatch stores in arrays with an element for each layer */
   /* op of rafter's graph at the peak of `temp`, for example "block.3/attn/attention/bwd" */
   char peak[96];
 } rf_program_memory;

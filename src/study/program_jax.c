@@ -29,7 +29,7 @@ typedef struct sizing {
   array *at;
   int count, capacity;
   int ops, end;              /* ops: number of forward ops; end: time when backward ends */
-  int scan_first, scan_last; /* first and last op of all layers */
+  int scan_first, scan_last; /* first op of the first layer, and last op of the last layer */
   bool trains, scan;
   /* For each tensor. producer: the op that makes it. last_read: the last forward op that reads
    * it. needed_by: the first op whose backward reads it. crosses: true if the loop over layers

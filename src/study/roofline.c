@@ -216,7 +216,8 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   mark(q, "oneway");
   mark(q, "hop");
   if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
-  /* Users write nodes first; extents have the chips of a node first. */
+  /* Users write the number of nodes first. In `extent`, the number of chips per node comes
+   * first. */
   if (axes && isdigit((unsigned char)*axes) && m->topology.form == RF_NETWORK_SWITCH && count == 2) {
     int nodes = extent[0];
     extent[0] = extent[1];

@@ -121,8 +121,8 @@ typedef struct weights {
   double active;      /* parameters that one token uses */
   double multiplied;  /* parameters of the matrices that multiply one token */
   double experts;     /* parameters of routed experts */
-  double lookup;      /* parameters of tables from which a step reads only the rows of its tokens */
-  double count, used; /* experts. count: per layer. used: per token. 0: no experts. */
+  double lookup;      /* parameters of embedding tables, of which a step reads only the rows of its tokens */
+  double count, used; /* number of experts in a layer (0: none), and number that a token uses */
 } weights;
 
 static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {

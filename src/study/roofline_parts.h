@@ -21,8 +21,8 @@ typedef struct rf_question {
   /* dtype: of arithmetic and activations. weight: of weights. kv: of the KV cache. */
   rf_number_type dtype, weight, kv;
   bool widened;     /* true if arithmetic runs at the peak FLOP/s of a wider dtype */
-  double chips;     /* --chips, or the machine's number of chips */
-  uint64_t used[8]; /* one bit per option: the answer has read it */
+  double chips;     /* number of chips: --chips, otherwise that of the machine */
+  uint64_t used[8]; /* one bit per option: true if the answer has read the option */
 } rf_question;
 
 /* ---- asking (roofline.c) ---- */

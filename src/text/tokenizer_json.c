@@ -96,8 +96,8 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MAX], size_t *bytes) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Positions of some commas between the items of a long array. The parts of the array between these
- * commas are called stretches. Each stretch is read by one thread. */
+/* A long array is cut at some of its commas, so that several threads can read it. `cut` has the
+ * positions of these commas. Each part between two cuts (a stretch) is read by one thread. */
 #ifdef RF_FUZZ
 enum { CUTS_MAX = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else

@@ -7,10 +7,10 @@
 typedef struct rf_chunk {
   bool last;                           /* the event [DONE], which ends the stream */
   bool tokens;                         /* carries tokens of the answer, which may have no text yet */
-  bool finish;                         /* has the reason why the answer ended */
+  bool finish;                         /* says why the answer ended */
   bool refused;                        /* the server reports an error, and `message` has its text */
   char message[256];                   /* printable ASCII */
-  int64_t input_tokens, output_tokens; /* from "usage"; -1: the event has none */
+  int64_t input_tokens, output_tokens; /* numbers from "usage"; -1: the event has no usage */
 } rf_chunk;
 
 /* RAFTER_FAILED: the data has another shape. */

@@ -127,7 +127,8 @@ static bool take_part(CURLU *url, CURLUPart part, char *text, size_t size) {
   return there;
 }
 
-/* Only http and https, and no password, which other users of this machine could read. */
+/* Accepts only http and https. Refuses a password, because other users of this machine could read
+ * it. */
 static rf_status check_url(const char *text, rf_error *error) {
   char scheme[16] = "", other[16];
   CURLU *url = rf_curl.url();

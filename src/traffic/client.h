@@ -38,7 +38,7 @@ typedef struct rf_page {
 
 struct rf_traffic_client {
   rf_traffic_settings settings;
-  char url[RF_TRAFFIC_URL]; /* without a slash or /v1 at the end */
+  char url[RF_TRAFFIC_URL]; /* address of the server, without a slash or /v1 at the end */
   char *token;
   CURLM *multi;
   struct curl_slist *headers;

@@ -126,7 +126,7 @@ static void put_panel(rf_gnuplot *p, const rf_traffic_results *r, int k, const p
   rf_plot_put_ticks(p, &area, 'x', rate_text, "");
   rf_plot_put_ticks(p, &area, 'y', n->seconds ? rf_text_seconds : rf_text_count, "");
   put_critical(p, r, &area, k == 0);
-  /* a price falls with the rate, and other values rise */
+  /* the price falls with the rate, and the other values rise */
   fprintf(p->script,
           "set key top %s reverse Left samplen 2 noenhanced maxrows 2\nset ylabel '%s'\nset xlabel 'requests "
           "per second'\nplot ",

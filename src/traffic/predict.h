@@ -25,17 +25,17 @@ typedef struct rf_traffic_shape {
  * checks that the plan fits and takes requests of this length. */
 rf_status rf_traffic_plan_open(const rf_options *options, const char *model, int64_t longest,
                                rf_traffic_plan **plan, rf_error *error);
-/* The numbers of tokens that were measured replace those that were asked for. Requests that were
+/* Requests get the measured numbers of tokens in place of the requested numbers. Requests that were
  * not sent are removed from the end. */
 void rf_traffic_shape_measured(const rf_traffic_record *record, int64_t count, rf_traffic_shape *shape);
 rf_status rf_traffic_predict(const rf_traffic_plan *plan, const rf_traffic_shape *shape,
                              const rf_traffic_percentiles *p, const rf_traffic_slo *slo,
                              rf_traffic_stats *stats, rf_error *error);
-/* Searches the highest rate that the plan sustains, between `low`, which it sustains (0: unknown),
- * and `high`, which it does not (0: unknown), to within 5 %. Redraws the times of the list. */
+/* Finds, to within 5 %, the highest rate that the plan sustains. `low` is a rate that it sustains,
+ * and `high` a rate that it does not sustain; 0: unknown. Redraws the times of the list. */
 rf_status rf_traffic_plan_critical(const rf_traffic_plan *plan, const rf_traffic_shape *shape, uint64_t seed,
                                    double low, double high, double *critical, rf_error *error);
-/* A rate with three digits between two rates. */
+/* Returns a rate between two rates, rounded to three digits. */
 double rf_traffic_between(double low, double high);
 #define RF_TRAFFIC_NEAR 1.05 /* rates that differ by less than this factor count as equal in a search */
 

@@ -11,9 +11,9 @@ typedef struct rf_traffic_prompts {
   const char *model;
   bool chat, ignore_eos;
   double temperature;
-  int64_t vocab; /* prompts are token ids below it; 0: words */
+  int64_t vocab; /* prompts are token ids below this number; 0: prompts are words */
   uint64_t seed;
-  uint64_t part;       /* prompts of different parts of a test share no prefix */
+  uint64_t part;       /* makes the prompts of the parts of a test different, so that they share no prefix */
   const json_t *extra; /* more fields of each body; NULL: none */
   json_t **row;        /* (rows): rows of --data; NULL: prompts are random */
   int64_t rows;

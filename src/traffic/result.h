@@ -25,8 +25,8 @@ typedef struct rf_traffic_results {
   rf_traffic_slo slo;
   double usd_per_hour; /* 0: unknown */
   bool rates;          /* the rows are rates: --rates */
-  /* The highest rate that is sustained; 0: none of the rates. `bounded`: a higher rate is not
-   * sustained. If it is false, the critical rate may be higher. */
+  /* The highest rate that is sustained; 0: no rate of the list is sustained. `bounded`: a higher
+   * rate is not sustained. If it is false, the critical rate may be higher. */
   double critical, planned_critical;
   bool bounded;
   const char *server, *model, *plan; /* URL, model of the requests, the plan in words (or NULL) */

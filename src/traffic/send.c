@@ -207,8 +207,8 @@ typedef struct sending {
   rf_traffic_record *record;
   rf_traffic_outcome *outcome;
   int64_t next, running, ended;
-  bool watches; /* the server may have metrics */
-  int timer;    /* ends the wait for the network */
+  bool watches; /* true: the server may have metrics */
+  int timer;    /* a timer descriptor, which ends the wait for the network */
   double watched, said;
 } sending;
 

@@ -22,7 +22,7 @@ static rf_status append(rf_sse_text *text, const char *at, size_t bytes, rf_erro
   return RAFTER_OK;
 }
 
-/* A blank line ends an event. An event without data is none. */
+/* A blank line ends an event. An event without data is ignored. */
 static rf_status end_event(rf_sse *s, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (s->has_data) status = s->event(s->self, s->data.at, s->data.bytes, error);

@@ -41,7 +41,7 @@ typedef struct rf_traffic_stats {
   int64_t uncounted; /* completed requests whose tokens the server did not count */
   double seconds;    /* duration of the run */
   rf_traffic_metric metric[RF_TRAFFIC_METRICS];
-  double most_tokens_per_second; /* in one second of the run */
+  double most_tokens_per_second; /* maximum number of tokens in one second of the run */
   int64_t most_running;
   /* Means over time of the requests that were sent and not ended, of those whose first token had
    * come, and of those that waited for it. Requests that failed without a token count only as

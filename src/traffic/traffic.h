@@ -36,12 +36,14 @@ typedef enum rf_traffic_fault {
 typedef struct rf_traffic_record {
   rf_traffic_state state;
   rf_traffic_fault fault;
-  int http;                /* status of the response; 0: there was none */
-  double from;             /* times count from here: the planned time, or (closed loop) the sending */
-  double sent, first, end; /* when it was sent, of the first tokens, and of the end; -1: not yet */
-  double *gap;             /* (gaps): seconds between two events with tokens */
+  int http;    /* status of the response; 0: there was none */
+  double from; /* time from which the other times count: the planned time, or in a closed loop the time of
+                  sending */
+  double sent, first,
+      end;     /* times at which the request was sent, had its first tokens, and ended; -1: not yet */
+  double *gap; /* (gaps): seconds between two events with tokens */
   int64_t gaps, capacity;
-  int64_t input_tokens, output_tokens; /* as the server counts; -1: it did not say */
+  int64_t input_tokens, output_tokens; /* number that the server counted; -1: the server gave no number */
   int64_t asked_input, asked_output;   /* tokens of the prompt (about) and of the answer (at most) */
   char *message;                       /* for people; NULL: none */
 } rf_traffic_record;
@@ -81,14 +83,14 @@ typedef struct rf_traffic_outcome {
   double seconds;       /* from the start to the end of the last request */
   int64_t most_running; /* maximum number of requests at the same time */
   rf_traffic_watched watched;
-  bool stopped, expired; /* the caller asked to stop; `until` was reached */
+  bool stopped, expired; /* whether the caller asked to stop, and whether `until` was reached */
 } rf_traffic_outcome;
 
 /* RAFTER_INVALID: the URL or the token is wrong. */
 rf_status rf_traffic_open(const rf_traffic_settings *settings, rf_traffic_client **client, rf_error *error);
 void rf_traffic_close(rf_traffic_client *client); /* `client` may be NULL */
-/* Gets the name of the first model that the server lists, malloc'ed. RAFTER_FAILED: it lists none,
- * or cannot be reached. */
+/* Gets the name of the first model that the server lists, malloc'ed. RAFTER_FAILED: the server
+ * lists no model, or cannot be reached. */
 rf_status rf_traffic_model(rf_traffic_client *client, char **name, rf_error *error);
 /* Sends the requests and fills record (count), which must be zeroed. The caller frees the records
  * with rf_traffic_records_free. RAFTER_FAILED: out of memory. A request that fails does not end the run. */

@@ -25,7 +25,7 @@
 
 enum { PATH_BYTES = 4300 };
 
-/* Removes DONE first. So a folder that is only partly removed is not a complete checkpoint. */
+/* Removes DONE first, so that a partly removed folder is not a complete checkpoint. */
 static void remove_folder(const char *folder) {
   char path[PATH_BYTES + 400];
   snprintf(path, sizeof path, "%s/DONE", folder);
@@ -182,8 +182,8 @@ static rf_status make_part(const char *folder, char part[PATH_BYTES], char path[
   return RF_FAIL(error, RAFTER_FAILED, "choose another folder with --out", "cannot use the folder %s", part);
 }
 
-/* True if every rank can write to the folder of host 0: the ranks share a disk. A folder of another
- * disk that has this name has another number. */
+/* True if every rank can write to the folder of host 0: the ranks share a disk. Each rank compares
+ * the inode of the folder, because another disk may have a folder of the same name. */
 static rf_status see_folder(rf_trainer *t, char path[PATH_BYTES], bool *shared, rf_error *error) {
   struct stat info;
   uint64_t number = stat(path, &info) ? 0 : (uint64_t)info.st_ino, mine;

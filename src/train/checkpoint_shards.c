@@ -17,7 +17,7 @@ enum { PATH_BYTES = 4400, BLOCK_VALUES = 1 << 20, ROUNDS = 64 };
 typedef struct shards {
   rf_trainer *trainer;
   const char *folder;
-  int hosts, mine, files; /* ranks from `files` on have none */
+  int hosts, mine, files; /* ranks with a number of `files` or more have no file */
   /* The next block of a rank's file; false: there is none. */
   bool (*next)(struct shards *shards, int host, rf_run_block *block);
   /* Writes the last block of this rank. */
@@ -54,8 +54,9 @@ static rf_status make_room(shards *s, rf_error *error) {
   return s->block && s->values ? RAFTER_OK : no_memory(s, error);
 }
 
-/* Writes all files. If this rank cannot write (status), it still gives its parts to the others,
- * until all know it. Returns RAFTER_OK if another rank has failed: rf_run_settle says so. */
+/* Writes all files. If this rank cannot write (status), it still sends its parts to the other ranks
+ * until all of them know of the failure. Returns RAFTER_OK if another rank has failed:
+ * rf_run_settle says so. */
 static rf_status exchange(shards *s, rf_status status, bool *complete, rf_error *error) {
   rf_run *run = s->trainer->run;
   *complete = true;

@@ -20,7 +20,7 @@ typedef struct rf_pair_set {
   rf_source source; /* shard and digest of the tokens of all pairs */
   rf_pair *pair;    /* (train + held_out): pairs for training, then those for validation */
   int64_t train, held_out, files;
-  int64_t answer_tokens; /* of all answers, in the loss */
+  int64_t answer_tokens; /* number of tokens of all answers that the loss counts */
   /* Number of rows; of pairs with an answer that was truncated; of tokens dropped from them. */
   int64_t rows, cut, cut_tokens;
   /* Number of rows that are in no pair: both answers are equal, an answer is empty, or the prompt
@@ -35,7 +35,8 @@ typedef struct rf_pair_set {
 rf_status rf_pairs_open(const char *data, const rf_source_options *options, rf_pair_set *set,
                         rf_error *error);
 void rf_pairs_close(rf_pair_set *set);
-/* A hash of the tokens, of what the loss counts, and of which pairs are for validation. */
+/* A hash of the tokens, of the ranges that the loss counts, and of the split into training and
+ * validation. */
 uint64_t rf_pairs_digest(const rf_pair_set *set);
 /* The pair of row `drawn` of a training run. Each epoch has every pair once, shuffled. */
 int64_t rf_pairs_at(const rf_pair_set *set, uint64_t seed, int64_t drawn);

@@ -194,7 +194,8 @@ static int64_t labels_of(const rf_sequence *sequence, int64_t count) {
   return labels;
 }
 
-/* One program computes all microbatches of the plan. Those that are left are empty. */
+/* One program computes all microbatches of the plan. If the step has fewer microbatches, the
+ * remaining ones are empty. */
 static rf_status take_all_microbatches(const rf_trainer *t, rf_step_source *source, rf_error *error) {
   int64_t all = t->plan->graph->accumulate;
   source->take = take_later;

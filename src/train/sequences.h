@@ -10,11 +10,11 @@
 typedef struct rf_sequence {
   const int32_t *tokens;           /* (count) */
   int64_t count, prompt;           /* count: 2 to build.seq; prompt: 1 to count */
-  const float *old_logprobs;       /* (A): at the time of sampling */
+  const float *old_logprobs;       /* (A): log-probabilities at the time of sampling */
   const float *reference_logprobs; /* (A): of the reference model */
   const float *advantages;         /* (A) */
   float weight;                    /* factor of each token's loss; 0: the sequence has no loss */
-  float *logprobs;                 /* (A) or NULL: receives those of this step's forward pass */
+  float *logprobs;                 /* (A) or NULL: gets the log-probabilities of this step's forward pass */
 } rf_sequence;
 
 /* The number of microbatches that a step over the sequences has, with `each` sequences that stay

@@ -23,12 +23,12 @@
 typedef struct rf_shard {
   int file; /* File descriptor. */
   char path[1024];
-  int token_bytes;    /* 2 or 4; 1: a plain text file, read as bytes. */
+  int token_bytes;    /* Bytes of a token: 2 or 4, or 1 for a plain text file. */
   int64_t first_byte; /* Offset of token 0. */
   int64_t vocab, tokens, documents;
   int64_t starts_byte; /* Offset of the document table. */
   int64_t mask_byte;   /* Offset of the loss mask; 0: no mask. */
-  rf_file_stamp stamp; /* When the file was opened. */
+  rf_file_stamp stamp; /* Size and time of the file when it was opened. */
 } rf_shard;
 
 /* Opens a shard and compares its header with the file's size. RAFTER_FAILED names the field. */

@@ -239,7 +239,8 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
                           rf_error *error) {
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(run_microbatches(trainer, source, inputs, error));
-  if (trainer->early_updates) inputs->stop = NULL; /* the other weights must be updated too */
+  if (trainer->early_updates)
+    inputs->stop = NULL; /* continues, because the other weights must be updated too */
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
   if (!source->take || !trainer->batch.tokens || !rf_run_defers(trainer->run, 0))
     return rf_run_pull(trainer->run, 0, error);
@@ -258,14 +259,14 @@ static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, source, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
-  return RAFTER_FAILED; /* no such op was found: the first error remains */
+  return RAFTER_FAILED; /* if no such op was found, the first error remains */
 }
 
 rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double start, rafter_step *out,
                        rf_error *error) {
   rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
   rf_status status = run_step(trainer, source, &inputs, error);
-  /* the stages of a pipeline do not know of each other's failure */
+  /* this is needed because a stage of a pipeline does not know of failures in other stages */
   if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data && !trainer->plan->stages)
     status = name_first_op(trainer, source, &inputs, error);
   rf_guard_end();

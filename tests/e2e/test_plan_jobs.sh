@@ -29,7 +29,8 @@ case_rollouts() {
   }
 }
 
-# Drafts: tokens of a pass by the formula, the best number of drafts, and the acceptance that wins.
+# Drafts: tokens of a pass by the formula, the best number of drafts, and the acceptance above which
+# drafts save time.
 case_drafts() {
   local base=("$RAFTER" plan "${GEMMA[@]}" --batch 4) s='d["speculation"]' with without from factor
   local generate=("${base[@]}" --seq 1024 --job generate --json)
@@ -47,7 +48,7 @@ case_drafts() {
   }
   for factor in 0.9 1.1; do
     status 0 "${generate[@]}" --speculate ngram --acceptance "$(python3 -c "print($factor * $from)")" &&
-      holds out "($s['gain'] > 1) == ($s['draft_tokens'] > 0) == ($factor > 1)" 'the acceptance that wins'
+      holds out "($s['gain'] > 1) == ($s['draft_tokens'] > 0) == ($factor > 1)" 'drafts save time above it'
   done
   # Only tokens of the answer count as work of the model: MFU rises as the rate does.
   status 0 "${generate[@]}" --speculate ngram --acceptance 0.8 &&
@@ -73,13 +74,13 @@ case_drafts() {
     "$RAFTER" plan llama3-8b --job generate --on rtx-4090 --batch 3 --seq 8k --speculate llama3.2-3b
   status 0 "${generate[@]}" --compare speculate=none speculate=llama3.2-1b &&
     says 'needs 2.*GiB more memory' out
-  status 0 "${base[@]}" --job generate --speculate ngram --acceptance 0 && says 'drafts do not win' out
+  status 0 "${base[@]}" --job generate --speculate ngram --acceptance 0 && says 'drafts save no time' out
   base+=(--job rollout --json)
   status 0 "${base[@]}" && cp out plain.json
   status 0 "${base[@]}" --speculate ngram --acceptance 0.8 &&
     holds out "d[\"$without > 1.5 * $old[\"$without" 'rollouts with drafts'
   status 0 "${base[@]}" --speculate ngram --acceptance 0 &&
-    holds out "abs(d[\"$without / $old[\"$without - 1) < 0.01" 'drafts that do not win are not used'
+    holds out "abs(d[\"$without / $old[\"$without - 1) < 0.01" 'drafts that save no time are not used'
   status 2 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate ngram && says 'no effect with --job score' &&
     says '^hint: only --job generate and --job rollout plan drafts$'
   status 0 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate none # the default is no error

@@ -63,8 +63,8 @@ static double unit_work(const rf_attention *a, int64_t length) {
 }
 
 /* True if all threads share a unit (one KV head of one segment). They share it if more than a fifth
- * of all thread time would be idle with one thread per unit. A last round of units that occupies at
- * most 0.15 of the threads is not counted, because short units fill the gaps. */
+ * of all thread time would be idle with one thread per unit. The last round of units is not counted
+ * if it occupies at most 0.15 of the threads, because short units then fill the gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);

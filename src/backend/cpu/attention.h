@@ -56,8 +56,8 @@ enum {
   /* backward on AMX: number of blocks of 32 queries (a span) that are computed together */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* rows of the tallest strip on any ISA */
-  /* maximum number of strips of one pass: 2 x 192 / 4 + 1. The factor 2 is for heads that do not
-   * fill their last strip. 4 is the smallest strip height of all ISAs. */
+  /* maximum number of strips of one pass: 2 x 192 / 4 + 1, where 4 is the smallest strip height of
+   * all ISAs. The factor 2 is needed because the last strip of a head may not be full. */
   RF_ATTENTION_STRIPS = 97,
   /* maximum rows of all strips of a pass: 33 strips of 12 rows, 65 of 6 or 97 of 4, by ISA */
   RF_ATTENTION_STRIP_ROWS = 400
@@ -96,8 +96,8 @@ typedef struct rf_attention_strip {
   int64_t first, last;                /* the strip's rows see no keys outside [first, last) */
   int64_t low[16], high[16], row[16]; /* row r sees keys [low[r], high[r]) */
   int head[16];
-  int64_t line; /* in decode: index of the strip's first row of scores */
-  /* running maximum and sum; in decode also the factor of the running context */
+  int64_t line; /* in decoding: index of the first row of scores that belongs to the strip */
+  /* running maximum and sum; in decoding also the factor of the running context */
   float m[16], l[16], factor[16];
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
@@ -135,7 +135,7 @@ extern const rf_kernel RF_CPU_ATTENTION[];
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_F32 ? 4 : dtype == RF_BF16 ? 2 : 1);
 }
-/* The first row of qkv that is row `at` of the segments, or a later one. */
+/* The first row of qkv whose number in the segments is at least `at`. */
 static inline int64_t rf_attention_row(const rf_attention *a, int64_t at) {
   return (at - a->rank + a->step - 1) / a->step;
 }

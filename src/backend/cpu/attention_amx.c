@@ -75,8 +75,8 @@ size_t rf_attention_tiles_floats(const rf_attention *a) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Packs values [step, step + 32) of the summed index of rows [row, row + 32) into two tiles. Zeros
- * replace values after the end of `rows` and `steps`. */
+/* Packs values [step, step + 32) of the summed index of rows [row, row + 32) into two tiles. Values
+ * after the end of `rows` and `steps` become zeros. */
 static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
                       int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};

@@ -23,7 +23,7 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
   return pieces;
 }
 
-/* Number of bytes of the cache that the rows read. Counting stops when the sum reaches `enough`. */
+/* Number of bytes of the cache that the rows read. The count stops when it reaches `enough`. */
 static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
                           const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
@@ -40,8 +40,9 @@ typedef struct cached_work {
   const kv_cache *cache;
   const int32_t *slots, *positions;
   int32_t *start;
-  float *memory;                  /* `floats` floats for each thread */
-  int64_t rows, floats, together; /* together: blocks of a chunk if threads share the only row */
+  float *memory; /* `floats` floats for each thread */
+  int64_t rows, floats,
+      together; /* number of blocks in a chunk if all threads share the only row; 0: they do not */
   int64_t pieces, kv_parts, parts, tasks;
   int heads, threads;
   atomic_long tickets;

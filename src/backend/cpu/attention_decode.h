@@ -151,8 +151,9 @@ static void decode_panel(const decode *d, int i0, int i1, const block_part *b, i
   }
 }
 
-/* Columns [c0, c1) of a head, and what to prefetch while they are multiplied: as many bytes from
- * `ahead` on, in rows that are ahead_step elements apart, or contiguous if ahead_step is 0. */
+/* Columns [c0, c1) of a head. While they are multiplied, the same number of bytes is prefetched
+ * from `ahead` on. The rows of these bytes are ahead_step elements apart; 0: the bytes are
+ * contiguous. */
 typedef struct column_part {
   int64_t c0, c1;
   const char *ahead;
@@ -231,8 +232,8 @@ typedef struct team {
   int me, threads;
 } team;
 
-/* Blocks of a chunk: as many as fit into the packed values of a thread, which direct decoding does
- * not need. 0: none fits. A chunk of more blocks would leave the L2. */
+/* The number of blocks in a chunk. The chunk uses a thread's memory for packed values, which this
+ * way of decoding does not need. 0: no block fits. A chunk of more blocks would leave the L2. */
 static int64_t team_blocks(const rf_attention *a, int64_t lines) {
   enum { MOST_BLOCKS = 16 };
   return rf_min64(MOST_BLOCKS, BLOCK * rf_round_up(a->dim, PANEL) / (lines * LDS));

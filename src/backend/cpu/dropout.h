@@ -40,7 +40,7 @@ RF_INLINE __m256i rf_xor3(__m256i a, __m256i b, __m256i c) {
 #endif
 }
 /* Runs Philox on four counters, one per 64-bit lane. The multiplication reads only the low dword of
- * a lane, so the high dword need not be cleared. */
+ * a lane, so the high dword may have any value. */
 RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_low, uint64_t counter_high,
                             __m256i *first, __m256i *second) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
@@ -88,8 +88,9 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
 #endif
 }
 
-/* The masks of 32 consecutive channels. AVX-512 runs eight counters at once. A shuffle moves down
- * the upper dword of each product. A shift would use the same execution port as multiplications. */
+/* The masks of 32 consecutive channels. AVX-512 runs eight counters at once. A shuffle moves the
+ * upper dword of each product down, because a shift would use the execution port of the
+ * multiplications. */
 RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64_t channel, rf_m16 keep[2]) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57),

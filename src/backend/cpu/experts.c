@@ -1,6 +1,7 @@
 /* experts.c - linear layers of experts. The rows of an expert are consecutive, so each expert takes
- * one product of gemm.h. If rows come from several chips, an expert has a run of rows, and so a
- * product, for each chip. The workspace is large enough for an expert that all tokens choose. */
+ * one product of gemm.h. If rows come from several chips, an expert has a run of rows for each
+ * chip, and each run is one product. The workspace is large enough for an expert that all tokens
+ * choose. */
 #include "backend/cpu/product.h"
 
 #include <string.h>

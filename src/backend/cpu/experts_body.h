@@ -12,7 +12,8 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
-    /* finds the next expert in descending order of logits, then in ascending order of ids */
+    /* finds the next expert in descending order of logits; of equal logits, the lower id comes
+     * first */
     for (int64_t j = 0; j < used; j++) {
       float best = -INFINITY;
       int64_t best_id = -1;

@@ -37,7 +37,8 @@ static const rf_gemm_kernel FEW_KERNELS[] = {
                 {.isa = NULL},
 };
 
-/* The maximum rows for which `panels` is faster than `many`; 0: this ISA has no `many`. */
+/* The maximum number of rows for which `panels` is faster than `many`; 0: this ISA has no
+ * `many`. */
 static int few_limit(const rf_fast_isa *fast, const rf_gemm *g) {
   bool whole = fast->few_of_256;
   for (int i = 0; i < g->panels->parts; i++) whole = whole && g->panels->part[i].type->values == 256;
@@ -74,7 +75,8 @@ static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bo
   return (size_t)(rf_ceil_div(m, strip_rows(many)) * strip + threads * room_bytes(m, many));
 }
 
-/* A plan uses the kernel for few rows up to its limit, so `many` needs no workspace below. */
+/* Up to its limit, a plan uses the kernel for few rows. So `many` needs no workspace for fewer
+ * rows. */
 size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads) {
   const rf_fast_isa *fast = functions_for(isa, g);
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(isa, g);

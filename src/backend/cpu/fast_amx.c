@@ -28,7 +28,7 @@ static void close_tiles(void) { _tile_release(); }
   acc##r = _mm512_fmadd_ps( \
       d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
-/* A run of 16 values is multiplied as 32 values, of which 16 have a code of 0. */
+/* A run of 16 values is multiplied as 32 values. 16 of the 32 codes are 0. */
 #define MULTIPLY(into, run) \
   _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
   _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), \
@@ -162,7 +162,7 @@ typedef int32_t long_sums[2][16 * 16];
     SIXTEEN(L_JOIN) \
   }
 /* A half is 128 of the RF_FAST_KC values of k. If `more`, tiles multiply half `half` of lanes
- * [lane, lane + 16). If `before`, vectors add the sums of the previous half. */
+ * [lane, lane + 16). If `before`, vectors add the stored sums of the previous half. */
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;

@@ -7,7 +7,8 @@ enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_many.h"
 #include "backend/cpu/fast_wide.h"
 
-/* int8: up to four rows by two vectors of lanes at a time. The product reads the codes in place. */
+/* For int8, a product computes up to four rows by two vectors of lanes at a time. The product reads
+ * the codes in place. */
 static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   (void)room;

@@ -4,7 +4,8 @@
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
-/* Without this, gcc 12 reorders the additions of a sum, and stores all its terms on the stack. */
+/* Without this barrier, gcc 12 reorders the additions of a sum, and stores all terms on the
+ * stack. */
 #define W_IN_ORDER(x) __asm__("" : "+v"(x))
 
 /* ---- codes of four values of k, one in each byte of a word ----------------------------------- */
@@ -38,7 +39,7 @@ RF_INLINE int words_of(int type) {
  * the codes of q8_0. */
 RF_INLINE bool is_signed(int type) { return !HAS_VNNI && type == RF_Q_Q8_0; }
 
-/* The unsigned operand of a product, and the sign that is moved to the other operand. */
+/* The unsigned operand of a product. Its sign is moved to the other operand. */
 typedef struct w_codes {
   w_word u;
 #if defined(__AVX512F__)

@@ -45,8 +45,8 @@ RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t a
   return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #endif
 }
-/* Sixteen values times `steps`, rounded to integers. They are zeros if `steps` is 0, also for NaN
- * and infinity. */
+/* Multiplies sixteen values by `steps`, and rounds the products to integers. If `steps` is 0, the
+ * results are zeros, also for NaN and infinity. */
 #if defined(__AVX512F__)
 typedef __m512i sixteen; /* of 32 bits */
 RF_INLINE sixteen sixteen_of(rf_v16 x, float steps) {
@@ -66,7 +66,7 @@ RF_INLINE sixteen sixteen_low(sixteen q, sixteen high) {
   return _mm512_sub_epi32(q, _mm512_slli_epi32(high, 8));
 }
 #else
-typedef __m256i sixteen; /* of 16 bits, because magnitudes are at most 32,639 */
+typedef __m256i sixteen; /* 16 bits are enough, because magnitudes are at most 32,639 */
 RF_INLINE sixteen sixteen_of(rf_v16 x, float steps) {
   __m256 by = _mm256_set1_ps(steps);
   __m256i used = _mm256_castps_si256(_mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_NEQ_OQ));

@@ -56,7 +56,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
 
 /* Integer sums stay in registers. The f32 sums stay in y (in L1). */
 typedef struct wide_sum {
-  w_word high, low; /* without IN_BYTES: `low` is the whole sum */
+  w_word high, low; /* without IN_BYTES, `low` has the whole sum */
 } wide_sum;
 RF_INLINE wide_sum wide_start(int32_t minus) {
   return (wide_sum){w_set_word(0), IN_BYTES ? w_set_word(minus) : w_set_word(0)};

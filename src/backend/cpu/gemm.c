@@ -5,8 +5,8 @@
  * block. Then a thread multiplies all strips of a group by one panel at a time. The strips of the
  * group stay in the L2 of the core, and the core prefetches the next panel. Meanwhile, the threads
  * pack the next block into second buffers, so one barrier per block is enough. Between blocks of k,
- * contiguous scratch memory keeps the sums of a tile, because rows of C at a power-of-two stride
- * would share a few sets of the L1. */
+ * contiguous scratch memory keeps the sums of a tile. Rows of C may be a power of two apart, and
+ * would then share a few sets of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
 
@@ -118,7 +118,8 @@ static int64_t stream_cols(int64_t n, int threads) {
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
-/* For few rows with tiles: panels that a thread takes, and steps of B that it packs, at a time. */
+/* For few rows with tiles: the numbers of panels that a thread takes at a time, and of steps of B
+ * that it packs at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
 /* Floats of A packed as one strip. Padding follows, because vectors read past the end. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
@@ -204,8 +205,8 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles use non-temporal stores. They do if no op reads u and out soon. They also do if u
- * and out are bf16 and too large for L2. They never do if the product accumulates. */
+/* True if tiles use non-temporal stores. They use them if no op reads u and out soon, or if u and
+ * out are bf16 and too large for L2. A product that accumulates never uses them. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
@@ -277,8 +278,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Ticket counters. Block i uses counter i % 3. This counter is cleared during block i-2. Block
-   * i-3, which used the same counter, is then over. */
+  /* Ticket counters. Block i uses counter i % 3. The counter is cleared during block i-2. At that
+   * time, block i-3, which used the same counter, has ended. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -313,7 +314,8 @@ static float *packed_b(const job *j, const block *b, int64_t panel) {
   return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
-/* ---- packing: a ticket is the number of a unit (a panel of B or a strip of A) ---------------- */
+/* ---- packing: threads take units (panels of B or strips of A) by number; such a number is a
+ * ticket ---------------- */
 
 static int64_t b_units(const block *b) { return b->pack_b ? b->p1 - b->p0 : 0; }
 static int64_t a_units(const block *b) { return b->pack_a ? b->s1 - b->s0 : 0; }
@@ -497,7 +499,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* gives no help to a group that is nearly done, because its own thread would then wait */
+    for (;;) { /* does not help a group that is nearly done, because the group's own thread would then wait */
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
@@ -572,7 +574,7 @@ void rf_gemm_tiles(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *
   ROW(at, table, title "_panels", RF_FEW_ROWS, panels, false, rf_takes_panels) \
   ROW(at, table, title "_stream", RF_FEW_ROWS, stream, false, rf_takes_stream) \
   ROW(at, table, title, 0, blocked, false, rf_takes_blocked)
-/* The first row that takes a product is its kernel. */
+/* The kernel of a product is the first row of the table that accepts the product. */
 // clang-format off
 static const rf_gemm_kernel KERNELS[] = {
 #if defined(__x86_64__)

@@ -68,12 +68,12 @@ typedef struct rf_gemm {
   bool read_later;  /* no op reads u and out soon */
   bool nontemporal; /* set when a path runs: use non-temporal stores for u and out */
   bool accumulate;  /* sums start from u, which is f32; no bias, no epilogue */
-  /* also sums each column of B with plain additions in ascending k; b_col must be 1 */
+  /* also adds up each column of B, with plain additions in ascending k; b_col must be 1 */
   bool sums_columns;
   float *column_sum;          /* (N) */
   bool column_sum_accumulate; /* column sums start from their present values */
   rf_dropout drop;            /* dropout of RESIDUAL */
-  const rf_inner *inner;      /* for rf_gemm_planned: the kernels that the plan holds */
+  const rf_inner *inner;      /* for rf_gemm_planned: the kernels that the plan has chosen */
   int64_t first_token;        /* token of row 0 */
 } rf_gemm;
 
@@ -166,7 +166,7 @@ typedef struct rf_gemm_kernel {
   int level;
   const rf_gemm_isa *isa;
   rf_gemm_path *path;
-  bool tiles;                      /* takes only products that `isa` computes with tiles */
+  bool tiles;                      /* accepts only products that `isa` computes with tiles */
   bool (*takes)(const rf_gemm *g); /* NULL: takes every product */
 } rf_gemm_kernel;
 /* The kernel of this ISA for a product like `g` with `rows` rows. */

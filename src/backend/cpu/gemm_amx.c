@@ -190,7 +190,7 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
 enum { AHEAD = 32 };
 static inline void pack_panel_step(const char *at, const char *later, char *left, char *right) {
   enum { ROW = 2 * RF_PANEL_LANES };
-  /* unpacking interleaves the four words of each half of 128 bits */
+  /* the unpack instruction interleaves the four words of each 128-bit half */
   const __m512i halves = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 #pragma GCC unroll 4
   for (int p = 0; p < SIXTEEN; p++, at += 2 * ROW, later += 2 * ROW) {
@@ -254,7 +254,7 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
     int64_t j = j0 + h * SIXTEEN;
     int used = at_most(cols - h * SIXTEEN, SIXTEEN);
     char *at = (char *)to + h * TILE_BYTES;
-    if (used <= 0) { /* an edge panel may have no columns in its second half */
+    if (used <= 0) { /* the second half of the last panel may have no columns */
       for (int64_t k = 0; k < kc; k += DEPTH)
         for (int p = 0; p < pieces; p++, at += 2 * TILE_BYTES) memset(at, 0, TILE_BYTES);
       continue;
@@ -360,11 +360,11 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* These constants are for up to sixteen rows times a full panel, at memory speed. Tiles 0 to 3 keep
- * the sums for all k. In each step of 32 values of k, vector instructions interleave adjacent k and
- * store the pairs in one of SLOTS buffers. A tile loads the buffer DELAY steps later, because a
- * load of just-stored data must wait. Interleaving permutes the lanes, so the sums are permuted
- * back. */
+/* These constants are for products of up to sixteen rows with a full panel, which are bound by
+ * memory. Tiles 0 to 3 keep the sums for all k. In each step of 32 values of k, vector instructions
+ * interleave adjacent k and store the pairs in one of SLOTS buffers. A tile loads the buffer DELAY
+ * steps later, because a load waits for a recent store to the same address. Interleaving permutes
+ * the lanes, so the sums are permuted back. */
 enum { SLOTS = 4, DELAY = 2 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -380,9 +380,9 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
   }
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
- * of a dword is the even lane, and the high half is the odd lane. LANES(X, r) is X(r, vector) for
- * all vectors. r is the row if there is one panel, and the panel if there is one row. `sum` is over
- * whole steps. `even` and `odd` are over the even and odd k of one step. */
+ * of a dword belongs to an even lane, and the high half to the next odd lane. LANES(X, r) expands
+ * to X(r, vector) for each vector. With one panel, r is the row. With one row, r is the panel.
+ * `sum` adds whole steps. `even` and `odd` add the even and the odd k of one step. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };

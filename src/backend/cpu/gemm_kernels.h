@@ -395,7 +395,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetches later steps of these columns, or the next columns near the end of these columns */
+    /* prefetches later steps of these columns; near their end, prefetches the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);

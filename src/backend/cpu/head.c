@@ -13,7 +13,8 @@ enum { CHUNK_BYTES = 128 << 20, CHUNK_MIN_ROWS = 64 };
 
 typedef struct dims {
   int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, including padding */
-  /* of this chip's part of the vocabulary: first token, and number of tokens without padding */
+  /* this chip's part of the vocabulary: its first token, and its number of tokens without
+   * padding */
   int64_t first, words;
 } dims;
 
@@ -305,8 +306,8 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* head_logits gathers the chosen rows of x, then runs one product. An index of -1 before the last
- * row that is wanted gives zeros. Indices of -1 after it write no logits: with 64 slots and a
+/* head_logits gathers the chosen rows of x, then runs one product. A row with index -1 gets zeros
+ * if a later row is wanted. After the last wanted row, nothing is written: with 64 slots and a
  * vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {

@@ -12,7 +12,8 @@ typedef struct rf_head_isa {
   /* Returns log(sum exp z). Adds exp(z - max) to 16 partial sums (lane = index mod 16). Adds these
    * as rf_v16_fold_sum does. Sets *best to the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
-  /* Returns sum exp(z - max), with the additions of lse. Sets *best as lse, and *most to max. */
+  /* Returns the sum of exp(z - max), added in the same order as in `lse`. Sets *best in the same
+   * way as `lse`, and *most to the maximum. */
   float (*sum)(const float *z, int64_t vocab, int32_t *best, float *most);
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label is
    * RF_LABEL_NONE. RF_LABEL_ELSEWHERE is the label of a token of another chip. */

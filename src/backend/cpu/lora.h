@@ -20,7 +20,7 @@ typedef struct rf_lora_sum {
   const float *h, *b;
   void *y;
 } rf_lora_sum;
-/* Computes the sums of `count` parts of one layer, which have the same rows. */
+/* Computes the sums of `count` parts of one layer. All parts have the same rows. */
 void rf_lora_forward_avx512(const rf_lora_sum *sum, int count, float scale, int threads);
 /* dh = round(dy b^T). b is [rank / 16][columns][16], padded with zeros. */
 void rf_lora_backward_h_avx512(const rf_lora_part *part, const void *dy, const float *ranks16, void *dh);

@@ -79,7 +79,7 @@ void rf_lora_forward_avx512(const rf_lora_sum *sum, int count, float scale, int 
   }
 }
 
-/* Computes up to SIDE rows by SIDE ranks. Zeros replace missing rows and ranks. */
+/* Computes up to SIDE rows by SIDE ranks. Missing rows and ranks count as zeros. */
 static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
                              const float *ranks16, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};

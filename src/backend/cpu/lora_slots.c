@@ -113,7 +113,7 @@ static bool changes(const run *r) {
 }
 
 /* Calls `compute` for each run of rows whose adapter changes this layer. The workspace has `copies`
- * arrays of the size of h in f32, and then that of products. */
+ * f32 arrays of the size of h, followed by the workspace of products. */
 static void each_run(const rf_call *call, int copies, void (*compute)(const run *r)) {
   run r = {.call = call, .d = dims_of(call->graph, call->op), .h = call->workspace};
   const int32_t *slot = call->in[5];
@@ -142,9 +142,9 @@ static void lora_slots_run(const rf_call *call) { each_run(call, 1, compute); }
 
 /* ---- with AVX-512 vectors, as the kernel lora_rows_avx512 ------------------------------------ */
 
-/* None uses tiles: the op matmul multiplies bf16 and f32 with vectors too. */
+/* None of them uses tiles, because the op matmul also uses vectors to multiply bf16 by f32. */
 #if defined(__x86_64__)
-/* h in f32: itself, or a copy after it in the workspace. */
+/* Returns h in f32: h itself, or a copy that follows h in the workspace. */
 static float *wide_h(const run *r) {
   return (float *)(void *)((char *)r->h + (r->d.dtype == RF_F32 ? 0 : h_bytes(&r->d)));
 }

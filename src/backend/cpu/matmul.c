@@ -48,7 +48,9 @@ static void matmul_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
   g.m = rf_rows_used(call, 0);
   g.a = call->in[0];
   g.b = call->in[1];
-  g.bias = rf_rank_of(call) == 0 ? call->in[2] : NULL; /* of a sum over chips, the first adds the bias */
+  g.bias = rf_rank_of(call) == 0
+               ? call->in[2]
+               : NULL; /* if chips add up their results, only the first chip adds the bias */
   g.u = call->out[0];
   g.out = call->out[1];
   if (call->op->attr.matmul.epilogue == RF_EPILOGUE_GELU) g.epilogue = RF_GEMM_GELU;

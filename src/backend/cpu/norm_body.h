@@ -159,9 +159,9 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
 
 /* Runs blocks of rows that stay in cache. In a block, each thread first sums dgain and dbias over
  * all rows for its part of the channels. Then it computes dx for its part of the rows. If dx
- * overwrites x or dy, threads wait between these two steps. Another design, in which threads pass
- * on channel sums, is as fast on an idle Zen 4, but 2.5 times slower if another program uses a
- * core. */
+ * overwrites x or dy, threads wait between these two steps. In another design, each thread hands
+ * its channel sums to the next thread. That design is as fast on an idle Zen 4, but 2.5 times
+ * slower if another program uses a core. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;

@@ -122,8 +122,9 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
 }
 
 /* Updates master, m and v in place, and writes the bf16 weights if there are any. The cache lines
- * of master, m and v were just read, so ordinary stores write these arrays. Non-temporal stores
- * would give 0.82 of the speed. Non-temporal stores write the weights, which are not read. */
+ * of master, m and v were just read, so ordinary stores write these arrays. Non-temporal stores of
+ * these arrays reach only 0.82 of the speed. Non-temporal stores write the weights, which are not
+ * read. */
 enum { AHEAD = 1024 }; /* prefetch distance in elements: 4 KiB of each array */
 RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
                               bool prefetch, int64_t grad_ahead) {

@@ -151,7 +151,7 @@ static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;
   int count = 0, calls = 0;
-  /* cuts rows evenly: for example, sixteen into six, five and five, not into six, six and four */
+  /* divides the rows evenly: sixteen rows become six, five and five, and not six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {
     int left = m - i, blocks = (left + ROWS_MAX - 1) / ROWS_MAX;
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);

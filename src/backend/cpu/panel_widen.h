@@ -157,8 +157,8 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 #if defined(__AVX512F__)
 /* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
  * high halves. Six or eight rows run at a time. If rows remain, they run next and find the lanes in
- * L1. Each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s.
- * Sixteen rows and one vector at a time reach 148 (M = 16, one thread, Sapphire Rapids). */
+ * L1. Each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s. With
+ * sixteen rows and one vector at a time, the rate is 148 (M = 16, one thread, Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \
   X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \

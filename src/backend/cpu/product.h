@@ -10,8 +10,9 @@
 typedef struct rf_operand {
   rf_dtype dtype;
   int64_t row, column;
-  const rf_panels *panels; /* panels of a packed matrix, which has no strides; NULL if not packed */
-  bool transposed;         /* true: use the transpose of a packed matrix */
+  const rf_panels
+      *panels;     /* panels of a packed matrix, which has no strides; NULL: the matrix is not packed */
+  bool transposed; /* true: use the transpose of a packed matrix */
 } rf_operand;
 
 static inline rf_operand rf_row_major(rf_dtype dtype, int64_t ld) {

@@ -1,8 +1,8 @@
 /* shares.h - distributes items over threads. Each thread has a share, a range of consecutive items.
  * A thread takes items from the front of its share, and so reads contiguous memory. When the share
- * is empty, the thread takes items from the end of another share. If threads took items in turn,
- * cold caches would cost 13 % of the speed (one row, q4_0, k = 2,048, two threads, Granite
- * Rapids). */
+ * is empty, the thread takes items from the end of another share. If adjacent items went to
+ * different threads, cold caches would cost 13 % of the speed (one row, q4_0, k = 2,048, two
+ * threads, Granite Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 

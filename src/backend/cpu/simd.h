@@ -435,11 +435,12 @@ RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
 
 #else
 
-/* Not inlined, because sixteen library calls each time would only add code size. */
+/* The function is not inlined, because sixteen library calls at each use would only add code. */
 #define RF_CALLED static __attribute__((noinline, unused))
 #if defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
-/* Without it, tests with sanitizers spend most of their time in the loop below. The instruction gives
- * the same bits. The function reads only its arguments, so there is nothing to check. */
+/* Without it, tests with sanitizers spend most of their time in the loop below. The instruction
+ * gives the same bits. The function reads only its arguments, so sanitizers have nothing to check
+ * in it. */
 static __attribute__((noinline, unused, target("fma"), no_sanitize("address", "undefined"))) rf_v16
 rf_v16_fma_instruction(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < 4; i++) c.v[i] = __builtin_ia32_vfmaddps(a.v[i], b.v[i], c.v[i]);
@@ -553,7 +554,8 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 
 #endif
 
-/* Parts of a vector of bf16. AVX-512 has masks for them; plain C has functions of its own. */
+/* Parts of a vector of bf16. AVX-512 loads and stores such parts with masks. Plain C has its own
+ * functions for them. */
 #if defined(RF_COPIES_PARTS)
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
   rf_bf16 part[RF_LANES] = {0};
@@ -647,7 +649,7 @@ RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   p = rf_v16_fnma(RF_C(0.5f), f2, p);
   p = rf_v16_add(f, p);
   p = rf_v16_fma(k, RF_C(0x1.62e4p-1f), p);
-  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x); /* inf and NaN pass through */
+  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x); /* inf and NaN do not change */
   p = rf_v16_select(rf_v16_lt(x, RF_C(0x1p-126f)), RF_C(-INFINITY), p);
   return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
 }

@@ -4,10 +4,10 @@
  * threads first pack a block of held units, which fits in an L2. Then each thread packs a few
  * passing units and multiplies each by all held units of the block. A packed passing unit thus
  * never leaves the L2 of the thread. A part of its steps stays in L1 while GROUP held units are
- * multiplied by this part. The sums wait in a ring of buffers for the epilogue, which vectors run
- * while tiles multiply, a few rows after each step. Non-temporal stores (rf_gemm.nontemporal) are
- * faster, because an ordinary store waits for a cache line of C, and meanwhile delays tile loads at
- * the same offset in another page. */
+ * multiplied by this part. The sums wait in a ring of buffers for the epilogue. After each step,
+ * vectors run the epilogue of a few rows, while tiles multiply. Non-temporal stores
+ * (rf_gemm.nontemporal) are faster, because an ordinary store waits for a cache line of C, and
+ * meanwhile delays tile loads at the same offset in another page. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -82,7 +82,7 @@ typedef struct job {
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
 /* Packs units u and u + 1 if they are the columns of one panel of B. Returns false if they are
- * not. */
+ * columns of different panels. */
 static bool pack_panel(const job *j, int64_t u, float *to, int64_t unit_floats) {
   const rf_gemm *g = j->g;
   if (!g->panels || g->transposed || g->column_sum || u % PANEL_UNITS) return false;
@@ -117,7 +117,8 @@ static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool
   }
 }
 
-/* The ring of sums of one thread. Entries from `done` to `made` - 1 wait for the epilogue. */
+/* The ring of sums of one thread. Entries `done` to `made` - 1 have sums that wait for the
+ * epilogue. */
 typedef struct worker {
   rf_tile_errands errands;
   const job *j;

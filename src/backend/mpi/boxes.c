@@ -77,8 +77,9 @@ static void exchange(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, in
   add(boxes, b);
 }
 
-/* Rows hold query, key and value heads. Along dimension 1, a chip gives the rows of the receiver
- * with its own heads. Along dimension 0, it gives its own rows with the heads of the receiver. */
+/* Each row has query, key and value heads. If the collective splits dimension 1, a chip sends its
+ * own heads of the receiver's rows. If it splits dimension 0, a chip sends the receiver's heads of
+ * its own rows. */
 static void exchange_heads(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, int64_t from,
                            int64_t to) {
   const rf_attr_collective *attr = &op->attr.collective;

@@ -13,9 +13,11 @@
 #include <string.h>
 
 enum {
-  CHUNK_BYTES = 256 << 10,      /* of a chunk that is packed, unpacked or summed: it stays in the L2 cache */
-  DIRECT_BYTES = 4 << 20,       /* of a chunk that is neither */
-  ALL_TO_ALL_REDUCE = 32 << 10, /* up to here, every rank sums everything: fewer messages in a row */
+  CHUNK_BYTES =
+      256 << 10, /* bytes of a chunk that is packed, unpacked or summed, so that it stays in the L2 cache */
+  DIRECT_BYTES = 4 << 20, /* bytes of any other chunk */
+  ALL_TO_ALL_REDUCE =
+      32 << 10, /* up to this size, every rank computes all sums, which needs fewer messages in sequence */
 };
 
 static int64_t slot_bytes(int64_t chunk, int64_t size) { return rf_round_up(chunk * size, 64); }
@@ -36,7 +38,7 @@ static bool sums(const rf_op *op) {
   return op->def->exchange == RF_EXCHANGE_REDUCE_SCATTER || op->def->exchange == RF_EXCHANGE_ALL_REDUCE;
 }
 
-/* Elements of a chunk. Both ends of a message compute the same. */
+/* Elements of a chunk. Both ends of a message get the same result. */
 static int64_t chunk_of(const rf_graph *graph, const rf_op *op) {
   int64_t size = rf_dtype_bytes(graph->tensor[op->input[0]].dtype), at, most = largest_message(graph, op);
   rf_boxes a = rf_boxes_of(graph, op, 0, op->attr.group - 1),
@@ -97,11 +99,11 @@ static exchange begin(const rf_call *call, const rf_link_flight *flight) {
   return e;
 }
 
-/* Room of the chunk from (or to) a member in round `k`. */
+/* Memory for the chunk from (or to) a member in round `k`. */
 static unsigned char *slot(const exchange *e, int64_t k, int64_t member, bool sends) {
   return e->room + (((k & 1) * e->group + member) * 2 + sends) * slot_bytes(e->chunk, e->size);
 }
-/* Room for one chunk of sums. */
+/* Memory for one chunk of sums. */
 static void *sum_room(const exchange *e) { return e->room + 4 * e->group * slot_bytes(e->chunk, e->size); }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
@@ -169,7 +171,7 @@ static unsigned char *landing(const exchange *e, const rf_boxes *boxes, part p) 
 }
 
 static void post_moves(const exchange *e, int64_t k) {
-  for (int64_t d = 1; d < e->group; d++) { /* each rank begins with another one */
+  for (int64_t d = 1; d < e->group; d++) { /* each rank begins with a different member */
     int64_t from = (e->rank + e->group - d) % e->group, to = (e->rank + d) % e->group;
     rf_boxes in = boxes_of(e, from, e->rank), out = boxes_of(e, e->rank, to);
     part p = chunk_at((part){0, in.elements}, k, e->chunk),
@@ -213,7 +215,7 @@ static void sum_f64(double *restrict sum, const double *x, bool first, int64_t c
   for (int64_t i = 0; i < count; i++) sum[i] = (first ? 0.0 : sum[i]) + x[i];
 }
 
-/* log(sum of exp(x)), whose largest term is taken out first. */
+/* Computes log(sum of exp(x)). The largest x is subtracted first. */
 static void log_sum(double *sum, const unsigned char *const *list, int64_t group, rf_dtype dtype,
                     int64_t count) {
   for (int64_t i = 0; i < count; i++) {
@@ -343,7 +345,7 @@ static int64_t rounds_of_sums(const exchange *e) {
  * them to the others. */
 static rf_boxes boxes_of_sums(const exchange *e) {
   rf_boxes boxes = boxes_of(e, e->rank, e->rank);
-  for (int i = 0; i < boxes.count; i++) { /* input and output have the same places */
+  for (int i = 0; i < boxes.count; i++) { /* elements have the same positions in input and output */
     memcpy(boxes.box[i].from_stride, boxes.box[i].to_stride, sizeof boxes.box[i].to_stride);
     boxes.box[i].from_at = boxes.box[i].to_at;
   }

@@ -89,7 +89,7 @@ static rf_status load_shim(link_state *s, rf_error *error) {
         "the file for this launcher's MPI library is missing (expected rafter-mpi-%.100s.so next to "
         "the program)",
         name);
-  /* Open MPI loads parts that look for its symbols */
+  /* Open MPI loads further libraries, which need its symbols */
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (!library)
     return RF_FAIL(error, RAFTER_FAILED, INSTALL, "cannot load the MPI library (%.300s)", dlerror());
@@ -119,7 +119,7 @@ static void end_process(int status, void *unused) {
     return;
   }
   if (s->ended) return; /* MPI_Abort may wait until the launcher ends this process */
-  /* MPICH's launcher would drop the message that it has not read yet */
+  /* the launcher of MPICH may not have read our message yet, and would drop it */
   nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
   s->mpi->abort(status);
 }
@@ -256,7 +256,7 @@ static bool poll_for(link_state *s, message *list, int count, double seconds) {
  * same time, and tell rank 0. So rank 0 finds the rank that is silent. The others speak only later
  * (cli/main.c), and return the rank for which they wait. */
 static int find_silent(link_state *s, int rank) {
-  static char word; /* the library may use it until the process ends */
+  static char word; /* is not freed, because the library may use it until the process ends */
   rf_link *link = &s->link;
   message *list = calloc((size_t)link->ranks, sizeof *list);
   char *words = calloc((size_t)link->ranks, 1); /* not freed: messages may still arrive */
@@ -291,7 +291,7 @@ static bool fail_late(link_state *s, const message *m) {
 }
 
 /* True if the process of a rank of this machine has ended, for example because it was killed. Not
- * every MPI library reports this. */
+ * every MPI library reports the end of a process. */
 static bool has_ended(const link_state *s, int rank) {
   const seat *mine = &s->seat[s->link.rank], *other = &s->seat[rank];
   return *mine->boot && mine->space && !strcmp(mine->boot, other->boot) && mine->space == other->space &&

@@ -9,12 +9,12 @@
 
 enum { RF_LINK_SECONDS = 300 }; /* default limit of a wait; the variable RAFTER_MPI_SECONDS sets it */
 
-/* Times in exchanges (rf_link_begin_exchange). The rest of `all_ns` is this rank's own work: it
- * packs messages and sums. */
+/* Times in exchanges (rf_link_begin_exchange). The rest of `all_ns` is work of this rank: packing
+ * messages and adding. */
 typedef struct rf_link_times {
   int64_t exchanges, all_ns;
-  int64_t late_ns;    /* waits until all ranks of an exchange had begun it: a rank is slow */
-  int64_t network_ns; /* waits for messages after that */
+  int64_t late_ns;    /* waits until all ranks of an exchange have begun; the cause is a slow rank */
+  int64_t network_ns; /* waits for messages after all ranks have begun */
   /* not a part of all_ns: waits for messages of pipeline stages (rf_link_finish), and for other
    * messages outside exchanges */
   int64_t stage_ns, between_ns;
@@ -93,7 +93,7 @@ void rf_link_poll_flights(rf_link *link);
 rf_status rf_link_reserve(rf_link *link, int count, rf_error *error);
 typedef struct rf_link_post {
   int rank, channel;
-  bool out; /* to the rank; false: from it */
+  bool out; /* true: the message goes to the rank; false: it comes from the rank */
   void *data;
   int64_t bytes; /* at most RF_LINK_BYTES */
 } rf_link_post;
@@ -126,11 +126,11 @@ rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error);
 /* A message that may be in flight for minutes, next to messages of groups. {.rank, .out} is a new
  * one. */
 typedef struct rf_link_letter {
-  int rank; /* to (out) or from which it goes */
+  int rank; /* the rank to which (out) or from which the message goes */
   bool out;
   bool open; /* begun, and not yet done */
   uint64_t request;
-  double since; /* time of the first look that found it not done; 0: none */
+  double since; /* time at which the message was first found not done; 0: never */
   double next;  /* for the limit of a wait: seconds after `since`, and the rank that had ended */
   int ended;
 } rf_link_letter;

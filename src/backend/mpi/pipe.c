@@ -11,11 +11,11 @@
 typedef struct passage {
   int op, tensor;
   int rank, channel;
-  int number, parts; /* of its messages in the link */
-  int last;          /* of a recv: the half after which the slot of a microbatch is free */
-  int posted;        /* of a recv: number of microbatches whose receives were posted in this step */
+  int number, parts; /* number of its first message in the link */
+  int last;          /* for a recv: the half after which the slot of a microbatch is free */
+  int posted;        /* for a recv: number of microbatches whose receives were posted in this step */
   bool out;
-  bool early; /* of a recv: the slots are this tensor's own during the whole section */
+  bool early; /* for a recv: no other tensor uses the slots during the section */
 } passage;
 
 struct rf_pipe {
@@ -100,7 +100,7 @@ rf_status rf_pipe_open(const rf_pipe_source *source, rf_pipe **out, rf_error *er
     passage *p = &pipe->passage[pipe->of_op[o] = pipe->passages++];
     *p = passage_of(source, o);
     p->number = numbers;
-    /* each slot can have messages in flight */
+    /* each slot can have its own messages in flight */
     numbers += p->parts * (p->early ? rf_slots_of(&graph->tensor[p->tensor]) : 1);
   }
   number_channels(pipe);

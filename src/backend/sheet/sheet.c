@@ -39,8 +39,8 @@ static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by)
 
 /* ---- programs of the TPU compiler ------------------------------------------------------------ */
 
-/* Bytes of a copy of an array (n, columns) whose heads follow each other: (sequences, heads, T,
- * D). The compiler's products take such copies of queries, keys and values. */
+/* Bytes of a copy of an array (n, columns) in the order (sequences, heads, T, D). The compiler
+ * makes such copies of queries, keys and values for its products. */
 static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *rows) {
   int64_t n = rows->shape[0], dim = op->attr.attention.head_dim, seq = rf_attend_tokens(graph, n, 1);
   const int64_t dims[] = {n / seq, rows->shape[1] / dim, seq, dim};

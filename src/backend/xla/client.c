@@ -12,7 +12,7 @@
 #include "backend/xla/client_parts.h"
 #include "base/file.h"
 
-/* Types of PJRT (PJRT_Buffer_Type). 0: arrays of this dtype stay on the host. */
+/* The type of PJRT (PJRT_Buffer_Type) for each dtype. 0: arrays of this dtype stay on the host. */
 static const int32_t TYPE[RF_XLA_DTYPES] = {
     [RF_F32] = 11, [RF_BF16] = 13,    [RF_F16] = 10,     [RF_F64] = 12, [RF_I32] = 4,     [RF_I8] = 2,
     [RF_U8] = 6,   [RF_F8_E4M3] = 17, [RF_F8_E5M2] = 16, [RF_I64] = 5,  [RF_XLA_U32] = 8, [RF_XLA_U16] = 7,
@@ -243,7 +243,8 @@ static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const cha
     } else if (status != RAFTER_INTERRUPTED) {
       unlink(path);
     }
-    /* The next run compiles: the file that ended the plugin is gone. */
+    /* The next run compiles the program again, because the file that ended the plugin has been
+     * removed. */
     if (status != RAFTER_OK && (client->lost || status == RAFTER_INTERRUPTED)) *error = refused;
     else status = RAFTER_OK;
   }

@@ -17,11 +17,11 @@ typedef struct rf_xla_option {
   int64_t number;
 } rf_xla_option;
 
-/* The hosts of a run, each with a process and a client of its own. Host 0 serves the store through
- * which they find each other. */
+/* The hosts of a run. Each has its own process and its own client. Host 0 serves the store in which
+ * the hosts find each other. */
 typedef struct rf_xla_hosts {
-  int host, hosts;     /* this host's number, and how many there are; hosts <= 1: only this one */
-  const char *address; /* of host 0; NULL with one host */
+  int host, hosts;     /* number of this host, and number of hosts; hosts <= 1: this is the only host */
+  const char *address; /* address of host 0; NULL with one host */
   int port;
 } rf_xla_hosts;
 
@@ -34,8 +34,9 @@ typedef struct rf_xla_settings {
   /* If *stop becomes not 0, rf_xla_open and rf_xla_program end with RAFTER_INTERRUPTED within 1 s.
    * The other calls continue, so that a trainer can still fetch the weights and save them. */
   const volatile int *stop;
-  /* NULL, or called about ten times a second while a call of these two waits, for progress lines.
-   * `seconds`: since the call began. The function must not call the client. */
+  /* For progress lines; may be NULL. Called about ten times a second while rf_xla_open or
+   * rf_xla_program waits. `seconds`: time since the call began. The function must not call the
+   * client. */
   void (*waiting)(void *context, double seconds);
   void *context;
 } rf_xla_settings;
@@ -73,8 +74,8 @@ typedef struct rf_xla_compile {
    * are numbered host by host. */
   int replicas;
   const char *topology; /* "v5e:2x2": compile without devices, and only return the statistics; NULL */
-  /* The devices of the topology in the plugin's words, for plugins that know none by name; NULL. A
-   * plugin for CUDA reads a GpuTargetConfigProto as text. */
+  /* The devices of the topology in the plugin's own format, for plugins that know no topology by
+   * name; otherwise NULL. A plugin for CUDA reads a GpuTargetConfigProto as text. */
   const char *target;
   const char *flags; /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache; /* folder of the compile cache; NULL: none. Programs of several hosts are not kept */
@@ -117,8 +118,8 @@ rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_share
 void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count);
 void rf_xla_program_free(rf_xla_client *client, rf_xla_id program);
 
-/* One execution. All of the call's data passes in one message: arguments that are small and change
- * with each call come from shared memory, and results that the host wants go there. Lists are
+/* One execution. One message has all data of a call. Small arguments that change with each call are
+ * read from shared memory. Results that the host wants are written to shared memory. Lists are
  * device-major: element [d * count + i] is for device d. */
 typedef struct rf_xla_argument {
   rf_xla_id buffer; /* 0: the array is at `at` in `shared` */
@@ -155,11 +156,11 @@ rf_status rf_xla_profile_end(rf_xla_client *client, char **data, size_t *bytes, 
 rf_status rf_xla_send(rf_xla_client *client, int host, const void *data, int64_t bytes, rf_error *error);
 rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t bytes, rf_error *error);
 
-/* Times of all executions. The difference of the two is the cost of the child process. */
+/* Times of all executions. The cost of the child process is the difference of these two times. */
 typedef struct rf_xla_times {
   int64_t calls;
   double seconds;       /* in rf_xla_execute */
-  double child_seconds; /* of these, in the child: transfers and the plugin */
+  double child_seconds; /* part of these seconds that the child needs, for transfers and the plugin */
 } rf_xla_times;
 rf_xla_times rf_xla_times_of(const rf_xla_client *client);
 

@@ -17,11 +17,12 @@
 #define CACHE_END ".xla"
 #define CACHE_MOST ((int64_t)4 << 30) /* bytes of all files of a folder */
 
-/* A file is this head and the plugin's bytes of the program. For a topology, there are none. */
+/* A file is this head and the plugin's bytes of the program. The file of a topology has no such
+ * bytes. */
 typedef struct cache_head {
   char magic[8];
   uint64_t bytes;
-  XXH128_hash_t hash; /* of the bytes that follow this field */
+  XXH128_hash_t hash; /* hash of the bytes that follow this field */
   rf_wire_program program;
 } cache_head;
 
@@ -35,7 +36,7 @@ static XXH128_hash_t hash_of(const cache_head *head, const void *data, size_t by
   return hash;
 }
 
-/* Adds a text with its length, so that neighbours cannot be mixed up. */
+/* Adds a text with its length, so that no two lists of texts give the same bytes. */
 static void add(XXH3_state_t *state, const void *data, size_t bytes) {
   uint64_t count = bytes;
   XXH3_128bits_update(state, &count, sizeof count);
@@ -46,7 +47,8 @@ static void add_text(XXH3_state_t *state, const char *text) {
   add(state, text ? text : "", text ? strlen(text) : 0);
 }
 
-/* A program compiled for one CPU may not run on another one: the line of CPU features. */
+/* Adds the line with the features of this CPU, because a program that was compiled for one CPU may
+ * not run on another. */
 static void add_features(XXH3_state_t *state) {
   char line[8192] = "";
   FILE *file = fopen("/proc/cpuinfo", "r");
@@ -102,7 +104,7 @@ bool rf_xla_cache_read(const char *path, rf_wire_program *program, void **data, 
   *bytes = (size_t)head.bytes;
   memmove(file, file + sizeof head, *bytes);
   *data = file;
-  utimes(path, NULL); /* the files that are used last stay longest */
+  utimes(path, NULL); /* sets the time of the file's last use, because the oldest files are removed first */
   return true;
 }
 

@@ -18,7 +18,7 @@ static outcome wait_ready(const rf_xla_client *client, short events, bool stoppa
     struct pollfd socket = {.fd = client->socket, .events = events};
     int ready = poll(&socket, 1, stoppable ? TICK_MS : -1);
     if (stoppable && rf_flag_is_set(client->stop)) return STOPPED;
-    if (ready > 0) return READY; /* at the end of the socket too: the next call sees it */
+    if (ready > 0) return READY; /* also at the end of the socket, which the next call finds */
     if (stoppable && client->waiting && !ready) client->waiting(client->context, rf_now_seconds() - begin);
     if (ready < 0 && errno != EINTR) return ENDED;
   }

@@ -75,7 +75,8 @@ static void put_assignment(bytes *to, int replicas, const int32_t *device) {
   put_message(to, BUILD_ASSIGNMENT, &assignment);
 }
 
-/* A flag's value is a bool, an integer or a number if it looks so, otherwise a text. */
+/* If the value of a flag can be read as a bool, an integer or a number, it has this type. Otherwise
+ * it is a text. */
 static void put_value(bytes *to, const char *text, size_t count) {
   char copy[512], *end = NULL;
   if (count == 4 && !memcmp(text, "true", 4)) {

@@ -21,11 +21,11 @@ struct rf_xla_client {
   const volatile int *stop;
   void (*waiting)(void *context, double seconds);
   void *context;
-  void *settings; /* options as they are sent, for the key of the cache */
+  void *settings; /* options in the form in which they are sent, for the key of the cache */
   size_t settings_bytes;
   rf_xla_facts facts;
   int host, hosts;    /* hosts >= 1 */
-  int32_t *device_id; /* (hosts * facts.devices) devices of all hosts, host by host */
+  int32_t *device_id; /* (hosts * facts.devices): devices of host 0, then of host 1, and so on */
   bool shared[RF_WIRE_SHARED];
   rf_xla_times times;
   int64_t spin_ns; /* rf_wire_spin_ns */
@@ -44,7 +44,7 @@ typedef struct rf_xla_message {
   const char *what;     /* for errors: "compile" */
   struct iovec part[6]; /* the body's parts */
   int parts;
-  int descriptor; /* sent with the request; 0: none */
+  int descriptor; /* file descriptor that is sent with the request; 0: none */
   bool stoppable; /* ends when the caller asks to stop, with the child */
 } rf_xla_message;
 /* *answer gets the body, which is valid until the next request. A failure of the plugin becomes the

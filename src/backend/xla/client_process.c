@@ -125,7 +125,8 @@ rf_status rf_xla_start(rf_xla_client *client, rf_error *error) {
   client->log = memfd_create("rafter-pjrt-log", MFD_CLOEXEC);
   if (client->log >= 0) fcntl(client->log, F_SETFL, O_APPEND);
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) failed = errno;
-  /* Above the numbers that dup2 writes to: the child's end may not be a standard descriptor. */
+  /* Moves the descriptor above the numbers that dup2 writes to, because the child's end must not be
+   * a standard descriptor. */
   if (pair[1] >= 0) far = fcntl(pair[1], F_DUPFD_CLOEXEC, RF_WIRE_SOCKET + 1);
   int log = client->log >= 0 ? fcntl(client->log, F_DUPFD_CLOEXEC, RF_WIRE_SOCKET + 1) : -1;
   if (environment && far >= 0 && log >= 0)

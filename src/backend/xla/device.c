@@ -10,8 +10,8 @@
 /* Address space after the arena, for data of programs. Only touched pages use memory. */
 static const int64_t EXTRA_BYTES = (int64_t)1 << 32;
 
-/* Opens the plugin with `chips` devices on this host. CPU plugins have as many as the client's
- * option says. */
+/* Opens the plugin with `chips` devices on this host. A CPU plugin makes as many devices as the
+ * client's option says. */
 static rf_status open_client(rf_xla_device *d, int chips, rf_error *error) {
   const rf_hosts *hosts = &d->settings.hosts;
   rf_xla_settings of = {.plugin = d->settings.plugin,
@@ -188,7 +188,7 @@ static rf_status to_host(rf_xla_memory *m, rf_xla_slot *slot, int chip, rf_error
   return RAFTER_OK;
 }
 
-/* Makes the image's bytes at `at` the newest ones, for reading, or also for writing. */
+/* Brings the newest value to the image's bytes at `at`, for reading, or also for writing. */
 static rf_status use_host(rf_xla_memory *m, int64_t at, bool write, rf_error *error) {
   int chip = m->memory.chip_bytes ? (int)(at / m->memory.chip_bytes) : 0;
   pthread_mutex_lock(&m->lock);
@@ -199,8 +199,8 @@ static rf_status use_host(rf_xla_memory *m, int64_t at, bool write, rf_error *er
   return status;
 }
 
-/* Tensors that neither this plan nor the first one has are lost. If they are used again, they begin
- * as zeros: the arithmetic of masked elements is not defined for all bytes that others leave. */
+/* A tensor that neither this plan nor the first plan has loses its value. When it is used again, it
+ * begins as zeros, because masked elements must not hold the bytes of other tensors. */
 static void enter(rf_memory *memory, int plan) {
   rf_xla_memory *m = (rf_xla_memory *)memory;
   for (int i = 0; i < m->slots; i++) {
@@ -250,7 +250,8 @@ static rf_status receive_from(rf_device *device, int host, void *data, int64_t b
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-/* Plans show the compiler's name in place of a kernel. A program calls no kernel. */
+/* Plans show the name of the compiler where other backends have the name of a kernel. A program
+ * calls no kernel. */
 static const rf_kernel ROWS[] = {{.op = RF_ANY_OP, .name = "xla"}, {0}};
 static const rf_kernel *const TABLES[] = {ROWS, NULL};
 static const rf_device_type DEVICE = {.open = open_device,

@@ -14,7 +14,7 @@
 #include <pthread.h>
 
 typedef struct rf_xla_device {
-  rf_device device; /* first field: the part that callers hold */
+  rf_device device; /* the first field, to which callers have a pointer */
   rf_xla_client *client;
   rf_device_settings settings;
   enum { RF_XLA_PROFILER_UNKNOWN, RF_XLA_PROFILER_NONE } profiler; /* NONE: missing, or it has failed */
@@ -27,10 +27,10 @@ typedef struct rf_xla_value {
       on_device; /* `buffer` has the newest value */
 } rf_xla_value;
 typedef struct rf_xla_slot {
-  int64_t offset, bytes; /* in the block of each chip */
+  int64_t offset, bytes; /* offset in the block of each chip */
   rf_xla_shape shape;
   uint64_t plans;   /* bit i: plan i of the run has the tensor */
-  bool lost;        /* another plan has used the bytes */
+  bool lost;        /* another plan has written to these bytes of the image */
   rf_xla_value *on; /* (chips) of this host */
 } rf_xla_slot;
 

@@ -13,13 +13,14 @@ typedef struct writer {
   int32_t *argument_of; /* for each tensor: its argument, or -1 */
   rf_val *probe;        /* values of probes so far, f32 scalars */
   bool *changed;        /* for each tensor: an op has written it */
-  rf_val newest;        /* newest result that is no gathered weight */
+  rf_val newest;        /* newest result that is not a gathered weight */
   rf_val tie;           /* newest result of a backward op: recomputation starts after it */
-  rf_val late;          /* whether gradients that the next result of backward waits for have a NaN */
+  rf_val late;          /* whether one of the gradients for which the next backward op waits has a NaN */
   struct {
     int32_t layer;
     bool backward;
-    rf_val start, wait_for; /* `newest` when the gathers of this layer, and of the one before, began */
+    rf_val start, wait_for; /* value of `newest` when the gathers of this layer began, and when those of the
+                               previous layer began */
   } gathers;
 } writer;
 
@@ -148,10 +149,10 @@ static bool gathers_weight(const writer *w, const rf_op *op) {
   return op->def == &RF_OP_ALL_GATHER && op->input[0] >= 0 && tensor_of(w, op->input[0])->persistent;
 }
 
-/* Gathers run one layer ahead. Those of a layer depend on the value that was the newest when the
- * gathers of the layer before it were written. Otherwise the compiler gathers all layers at
- * once, or copies all parts at the start. If that value is not a number, neither are the
- * weights. */
+/* Gathers run one layer ahead. The gathers of a layer depend on the value that was the newest when
+ * the gathers of the previous layer were written. Without this dependence, the compiler gathers all
+ * layers at once, or copies all parts at the start. If that value is NaN, the gathered weights are
+ * NaN too. */
 static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
   rf_hlo *h = w->e.h;
   if (op->at.layer != w->gathers.layer || op->backward != w->gathers.backward) {
@@ -164,10 +165,11 @@ static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
   return rf_hlo_select(h, rf_emit_is_nan(h, w->gathers.wait_for), rf_hlo_scalar(h, x.type, (double)NAN), x);
 }
 
-/* On a mesh, the TPU compiler computes and exchanges the gradients of adapters at the end of the
- * step, and keeps the rows that they sum over until then. So the next result of backward depends
- * on exchanged gradients. If one of them is not a number, neither is that result. The gradient
- * before the exchange would not do: the compiler computes one element of a product alone. */
+/* On a mesh, the TPU compiler may delay the gradients of adapters to the end of the step. Until
+ * then, it keeps all rows that these gradients need. To prevent this, the next result of the
+ * backward pass depends on exchanged gradients. If one of them is NaN, that result is NaN too. The
+ * gradient before the exchange is not enough, because the compiler then computes only one element
+ * of a product early. */
 static void wait_for_adapters(writer *w, const rf_op *op) {
   rf_hlo *h = w->e.h;
   if (!w->e.target.tiles || w->e.graph->model.lora.rank == 0 || !op->backward || !rf_emit_wants(op, 0))
@@ -183,7 +185,8 @@ static void wait_for_adapters(writer *w, const rf_op *op) {
   }
 }
 
-/* At both ends of a loop: values of the other side cannot be read. */
+/* To be called at both ends of a loop, because values from inside the loop cannot be read outside,
+ * and the reverse. */
 static void forget(writer *w) {
   w->e.kept_count = 0;
   w->late = w->tie = w->newest = w->gathers.wait_for = w->gathers.start = RF_NO_VAL;
@@ -231,8 +234,8 @@ static void write_section(writer *w, rf_section section) {
 
 /* ---- the loop over microbatches -------------------------------------------------------------- */
 
-/* Tensors that pass from one microbatch to the next, or to the section end: what the ops of a
- * microbatch write and an earlier or later op, another section or the host reads. */
+/* Lists the tensors that pass from one microbatch to the next, or to the section end. The ops of a
+ * microbatch write them, and an earlier op, another section or the host reads them. */
 static int carried_of(const writer *w, int *list) {
   const rf_graph *g = w->e.graph;
   bool *written = rf_pool_alloc(w->e.pool, (size_t)g->tensor_count + 1),
@@ -284,8 +287,8 @@ static rf_val put_of_each(writer *w, rf_val all, rf_val micro, rf_val value) {
   return rf_hlo_dynamic_update(w->e.h, all, rf_hlo_reshape(w->e.h, value, all.rank, dim), start);
 }
 
-/* In the loop, an input of the graph is the microbatch's part of an argument with one part for
- * each. */
+/* In the loop, an input of the graph is a part of an argument that has one part for each
+ * microbatch. */
 static void take_inputs(writer *w, rf_val micro) {
   for (int t = 0; t < w->e.graph->tensor_count; t++) {
     if (!tensor_of(w, t)->input || w->argument_of[t] < 0) continue;
@@ -312,8 +315,8 @@ static void write_loop(writer *w, int64_t times) {
     int t = list[i], rank = shape_of(w, t, rf_emit_of_each(g, t) ? times : 0, dim);
     value[i] = rf_has(w->e.value[t]) ? w->e.value[t] : rf_hlo_full(h, rf_emit_type(&w->e, t), 0, rank, dim);
   }
-  /* The number of probes in the loop is known only after its ops are written. All of them pass
-   * through one value: their product with 0, added up, is 0 or not a number. */
+  /* The number of probes in the loop is known only after its ops are written. One value represents
+   * all probes of the loop: the sum of their products with 0, which is 0 or NaN. */
   value[count] = rf_hlo_scalar(h, RF_HLO_F32, 0);
   if (count + 1 > RF_HLO_CARRIED) {
     if (w->e.status == RAFTER_OK)
@@ -465,7 +468,7 @@ rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, r
   return finish(&w, "step", error);
 }
 
-/* Whether an op reads what output `slot` held before. */
+/* Whether an op reads the previous value of output `slot`. */
 static bool reads_output(const writer *w, const rf_op *op, int slot, int micro) {
   rf_accumulate how = op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && micro > 0) ||

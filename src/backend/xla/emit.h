@@ -11,9 +11,9 @@ enum { RF_EMIT_KEPT = 16, RF_EMIT_KEPT_VALUES = 6 };
 /* Abilities of a platform's compiler. All false: a CPU. */
 typedef struct rf_emit_target {
   bool bf16_products; /* products of bf16 are much faster than those of f32 */
-  bool ragged_dot;    /* has chlo.ragged_dot: products of consecutive groups of rows */
+  bool ragged_dot;    /* it has chlo.ragged_dot, for products of consecutive groups of rows */
   bool tiles;         /* f32 arrays lie in tiles of 8 rows and 128 columns */
-  bool cudnn;         /* has cuDNN's attention as one call */
+  bool cudnn;         /* it can compute attention with one call of cuDNN */
   bool known;         /* a program for known inputs (rf_emit_known) is faster than one for all */
   /* Gradients of logits are rounded to bf16 before a product whose result is bf16. Otherwise they
    * become two bf16 numbers and keep 16 bits, at twice the work. */
@@ -49,7 +49,7 @@ typedef struct rf_emit {
   int64_t attention_block; /* see rf_emit_options */
   bool codes;              /* see rf_emit_options */
   rf_emit_known known;
-  rf_val ok;             /* bool scalar: all probes so far are finite; no value: no probe so far */
+  rf_val ok; /* bool scalar: whether all probes so far are finite; no value: there was no probe yet */
   bool ok_everywhere;    /* `ok` is about the probes of all chips */
   rf_val probed;         /* element that the op's probe checks (f32 scalar), if the emitter has it */
   const rf_op *left_out; /* see rf_emit_options */
@@ -126,17 +126,20 @@ rf_val rf_emit_product(rf_hlo *h, rf_val a, bool a_transposed, rf_val b, bool b_
  * value of each segment, i32 (rows + 1), not negative and ascending. */
 rf_val rf_emit_of_segments(rf_hlo *h, rf_val segments, rf_val values, int64_t rows);
 
-/* GELU (tanh form), its slope, and softcap, in f32. */
+/* GELU (tanh form), its derivative, and the softcap, in f32. */
 rf_val rf_emit_gelu(rf_hlo *h, rf_val u);
 rf_val rf_emit_gelu_slope(rf_hlo *h, rf_val u);
-rf_val rf_emit_softcap(rf_hlo *h, rf_val x, float cap);            /* cap 0: x */
-rf_val rf_emit_softcap_slope(rf_hlo *h, rf_val capped, float cap); /* from the result; cap 0: no value */
-/* drop(v) of the op's attr.dropout for an (n, D) value: the CPU's Philox draws. Rate 0: v. */
+rf_val rf_emit_softcap(rf_hlo *h, rf_val x, float cap); /* cap 0: x */
+rf_val rf_emit_softcap_slope(
+    rf_hlo *h, rf_val capped,
+    float cap); /* derivative of the softcap, computed from its result; no value if `cap` is 0 */
+/* Applies the dropout of the op's attributes to an (n, D) value, with the random numbers of the
+ * CPU's Philox. Rate 0: v. */
 rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v);
 
-/* Whether the first element of x is not a number, bool scalar. What depends on this value can
- * start when x is known. A barrier does not ensure this: the TPU compiler removes barriers
- * before it orders the operations. */
+/* Whether the first element of x is not a number, bool scalar. An operation that depends on this
+ * value cannot start before x is known. A barrier is not enough for this, because the TPU compiler
+ * removes barriers before it orders the operations. */
 rf_val rf_emit_is_nan(rf_hlo *h, rf_val x);
 
 /* Mesh: groups of chips over `axes` by rank, and this chip's rank in its group (i32 scalar). */
@@ -176,8 +179,8 @@ typedef struct rf_emitted {
   int replicas;
 } rf_emitted;
 
-/* Whether sequences of a training step may lie across the rows of a batch: those of a policy and of
- * pairs do. */
+/* Whether a sequence of a training step may be longer than a row of the batch, or begin inside a
+ * row. This is so in training of a policy and of pairs. */
 bool rf_emit_packs(const rf_graph *graph);
 /* Whether each microbatch of a step has its own value of this output. The module then returns all
  * of them: its result has a first dimension with the microbatches. */
@@ -199,8 +202,9 @@ typedef struct rf_emit_options {
 } rf_emit_options;
 /* Abilities of the compiler of a platform: "cpu", "tpu", "cuda", as a plugin names it. */
 rf_emit_target rf_emit_target_of(const char *platform);
-/* The facts of usual inputs, where the target has programs for them: whole rows when training,
- * greedy decoding over the whole context. Chips that generate have different inputs: no facts. */
+/* The facts of usual inputs, if the target has programs for such facts. In training, each row is
+ * one segment. In generation, decoding is greedy and reads the whole context. Chips that generate
+ * have different inputs: no facts. */
 rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target);
 /* The target's flags and `more` (may be NULL), for rf_xla_compile. `traced`: of a run whose ops are
  * timed. free() */

@@ -11,7 +11,8 @@
 #include <math.h>
 
 enum { LIMIT = RF_ATTEND_BLOCKS };
-static const double MASKED = -1e30; /* a score that no exponential sees, but finite: no NaN from inf - inf */
+static const double MASKED =
+    -1e30; /* a score whose exponential is 0; it is finite, so that no difference is inf - inf */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -118,15 +119,16 @@ rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* A block of queries with a block of keys. The query heads of a key head follow each other: gQ. */
+/* A block of queries with a block of keys. gQ: the queries of all g query heads that share a key
+ * head, one head after the other. */
 typedef struct block {
   rf_val q, k, v;       /* (B,K,gQ,D), (B,K,S,D), (B,K,S,W) */
   rf_val position, low; /* i32 (gQ) and (B,gQ): the last and the first key that a query sees */
   rf_val key;           /* i32 scalar: position of the first key */
 } block;
 
-/* Queries [from, from + count) of v (B,K,g,Q) or (B,K,g,Q,D), as (B,K,g*count) or
- * (B,K,g*count,D). `from` is a constant, or a value if it has one. */
+/* Takes queries [from, from + count) of v (B,K,g,Q) or (B,K,g,Q,D), and returns them as
+ * (B,K,g*count) or (B,K,g*count,D). If `from` has no value, the first query is `constant`. */
 static rf_val queries_of(rf_hlo *h, rf_val v, int64_t constant, rf_val from, int64_t count) {
   rf_val zero = rf_has(from) ? i32(h, 0) : RF_NO_VAL, start[5] = {zero, zero, zero, from, zero};
   int64_t size[5] = {v.dim[0], v.dim[1], v.dim[2], count, v.dim[4]};
@@ -143,8 +145,8 @@ static rf_val keys_of(rf_hlo *h, rf_val v, int64_t constant, rf_val from, int64_
                       : rf_hlo_slice(h, v, 2, constant, constant + count);
 }
 
-/* Where a block is: `count` queries from query `query` on and `keys` keys from key `key` on. In
- * loops, the values query_at and key_at replace the constants. */
+/* The place of a block: `count` queries from query `query` on, and `keys` keys from key `key` on.
+ * In loops, the values query_at and key_at replace the constants. */
 typedef struct place {
   int64_t query, count, key, keys;
   rf_val query_at, key_at;
@@ -199,7 +201,7 @@ static rf_val by_head(rf_hlo *h, rf_val v, int64_t group) {
                      : rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], group, v.dim[2] / group, v.dim[3]));
 }
 
-/* A block of queries with all keys that they see. */
+/* Computes attention of a block of queries over all keys that these queries see. */
 static void forward_block(rf_hlo *h, const rf_attend *a, const block *b, rf_val *ctx, rf_val *lse) {
   rf_val s = scores_of(h, a->attr, product(h, b->q, b->k, true));
   s = rf_hlo_select(h, visible(h, b, s, 2), s, rf_hlo_scalar(h, RF_HLO_F32, (double)-INFINITY));
@@ -246,7 +248,8 @@ typedef struct slopes {
   rf_val dq, dk, dv; /* (B,K,D,gQ), (B,K,S,D), (B,K,S,W) */
 } slopes;
 
-/* The gradients that a block of queries and a block of keys give each other. */
+/* The contributions of a block of queries and a block of keys to the gradients of these queries and
+ * keys. */
 static slopes backward_block(rf_hlo *h, const rf_attend *a, const block *b, rf_val dctx, rf_val lse,
                              rf_val delta) {
   rf_val s = scores_of(h, a->attr, product(h, b->k, b->q, true));
@@ -269,8 +272,8 @@ static rf_val dq_by_head(rf_hlo *h, rf_val v, int64_t group) {
 }
 static rf_val dq_rows(rf_hlo *h, rf_val v) { return rf_hlo_transpose(h, v, (const int[]){0, 1, 3, 4, 2}); }
 
-/* dq of queries [*from, *from + v->dim[4]) so far, as two parts: those that later blocks of keys
- * change, and finished ones. */
+/* The sum of dq so far. Queries [*from, *from + v->dim[4]) are still changed by later blocks of
+ * keys. The other queries are finished. */
 typedef struct open_dq {
   rf_val part[LIMIT + 1], open; /* finished parts; the open part */
   int parts;
@@ -319,8 +322,8 @@ static void backward_unrolled(rf_emit *e, const rf_attend *a, const rf_val qkv[3
 
 /* ---- loops over pairs of blocks -------------------------------------------------------------- */
 
-/* The pairs of blocks (queries, keys) with a visible pair, as constants. `outer` says which
- * block's pairs follow each other; `fresh` marks the first of them. */
+/* The pairs of blocks (queries, keys) with a visible pair, as constants. The pairs of a block of
+ * queries (or keys, as `outer` says) are consecutive, and `fresh` marks the first of them. */
 typedef struct pairs {
   int64_t count, query_size, key_size;
   rf_val query, key, fresh; /* i32 (count): first query, first key, 1 or 0 */
@@ -368,7 +371,7 @@ static rf_val put(rf_hlo *h, rf_val all, rf_val part, int axis, rf_val at) {
   return rf_hlo_dynamic_update(h, all, part, start);
 }
 
-/* Sequences whose lengths are multiples of the blocks: the last rows of v along `axis` become 0. */
+/* Pads the sequences with zeros along `axis`, so that their length is a multiple of the blocks. */
 static rf_val padded(rf_hlo *h, rf_val v, int axis, int64_t size) {
   int64_t more = rf_ceil_div(v.dim[axis], size) * size - v.dim[axis];
   return more ? rf_hlo_pad(h, v, axis, 0, more, 0) : v;

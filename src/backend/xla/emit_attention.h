@@ -40,12 +40,12 @@ rf_val rf_attend_join(rf_hlo *h, rf_val heads);
 
 /* q (B,K,g,Q,D), k (B,K,S,D), v (B,K,S,W) of one type -> ctx f32 (B,K,g,Q,W), lse f32 (B,K,g,Q). */
 void rf_attend_forward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse);
-/* The gradients dq, dk and dv in f32, in the shapes of q, k and v, from q, k, v, dctx (B,K,g,Q,W),
- * and lse and delta f32 (B,K,g,Q). */
+/* Computes the gradients dq, dk and dv in f32. They have the shapes of q, k and v. dctx is
+ * (B,K,g,Q,W), and lse and delta are f32 (B,K,g,Q). */
 void rf_attend_backward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val dctx, rf_val lse,
                         rf_val delta, rf_val grad[3]);
-/* delta (B,K,g,Q) from ctx and dctx, rows (B*Q, K*g*W); lse (N,B*Q) as (B,K,g,Q), and the
- * opposite. */
+/* Computes delta (B,K,g,Q) from the rows ctx and dctx (B*Q, K*g*W). rf_attend_lse_in reshapes lse
+ * from (N,B*Q) to (B,K,g,Q), and rf_attend_lse_out reshapes it back. */
 rf_val rf_attend_delta(rf_emit *e, const rf_attend *a, rf_val ctx, rf_val dctx, int64_t heads, int64_t group);
 rf_val rf_attend_lse_in(rf_hlo *h, const rf_attend *a, rf_val lse, int64_t heads, int64_t group);
 rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse);

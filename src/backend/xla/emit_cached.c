@@ -11,9 +11,10 @@
 
 enum { STEP = 256 };       /* positions of a step, rounded up to whole pages */
 enum { CHUNK_ROWS = 256 }; /* query rows of a chunk, counting each head of a key head */
-/* Each round of a loop costs a GPU's host a wait, so steps and chunks are larger there. */
+/* On GPUs, the host waits in each round of a loop, so steps and chunks are larger there. */
 enum { WIDE_STEP = 1024, WIDE_CHUNK_ROWS = 4096 };
-/* Positions of all rows that one step may take where the reach is known: then no loop is needed. */
+/* If the number of keys is known, and all rows together have at most this many positions, one step
+ * reads them all, without a loop. */
 enum { ONE_STEP = 1 << 20 };
 static const double MASKED = -1e30; /* finite, so that no difference is inf - inf */
 
@@ -96,8 +97,8 @@ void rf_pages_write(rf_emit *e, rf_pages *p, rf_val rows, rf_val scales) {
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-/* A run of pages for each of b parts of the call, and the queries that see it. The M queries of
- * a part and a key head follow each other. */
+/* A run of pages for each of b parts of the call, and the queries that see the run. M is the number
+ * of queries of one part and one key head. */
 typedef struct step {
   rf_val q;           /* (b,K,M,D) */
   rf_val pages;       /* i32 (b,u) */
@@ -128,8 +129,8 @@ static rf_val by_head(rf_hlo *h, rf_val v, int64_t heads) {
   return c > 1 ? v : rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], v.dim[2]));
 }
 
-/* Keys (b,K,S,D) and values (b,K,S,W) of a step. Memory after a sequence's last key may hold
- * anything, and 0 times NaN is NaN, so these values become 0. */
+/* Keys (b,K,S,D) and values (b,K,S,W) of a step. The memory after a sequence's last key may hold
+ * NaN, and 0 times NaN is NaN. So the values there become 0. */
 static void fetch_both(rf_hlo *h, const rf_pages *p, const step *s, rf_val *k, rf_val *v) {
   bool latent = p->cache.dim[1] == 1;
   rf_val rows = fetch(h, p->cache, s->pages, 0);
@@ -245,7 +246,7 @@ static rf_val many(rf_hlo *h, rf_val v, int64_t times) {
   return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], times));
 }
 
-/* Every row with its own pages. */
+/* Computes attention of rows that all have pages of their own. */
 static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val state[3]) {
   rf_hlo *h = e->h;
   reach r = reach_of(e, p);
@@ -312,7 +313,8 @@ static rf_val sums_of(rf_hlo *h, rf_val v) {
   return v;
 }
 
-/* The numbers of the set elements of `flag` in front of a list, and how many there are. */
+/* A list that begins with the indices of the elements of `flag` that are set, and the number of
+ * these elements. */
 static void compress(rf_hlo *h, rf_val flag, items *of) {
   int64_t count = flag.dim[0];
   rf_val one = rf_hlo_convert(h, flag, RF_HLO_I32), sum = sums_of(h, one), zero = rf_hlo_full_like(h, one, 0);
@@ -415,7 +417,8 @@ static void attend_items(rf_emit *e, const rf_pages *p, rf_val q, int64_t group,
   rf_hlo_loop_end(h, &loop, state);
 }
 
-/* Rows (n,K,g,D) as chunks (chunks, K, g*rows, D), and the opposite of (chunks, K, g*rows, c). */
+/* Reshapes rows (n,K,g,D) to chunks (chunks, K, g*rows, D). The second function reshapes (chunks,
+ * K, g*rows, c) back to rows. */
 static rf_val in_chunks(rf_hlo *h, rf_val q, int64_t rows) {
   int64_t n = q.dim[0], chunks = rf_ceil_div(n, rows), heads = q.dim[1], group = q.dim[2], dim = q.dim[3];
   q = rf_hlo_reshape(h, rf_hlo_pad(h, q, 0, 0, chunks * rows - n, 0),
@@ -430,7 +433,8 @@ static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
   return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
 }
 
-/* Rows of a chunk: 32 or more, and with few query heads per key head half of the maximum. */
+/* Returns the number of rows in a chunk: at least 32, and half of the maximum if a key head has few
+ * query heads. */
 static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
   int64_t most = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS;
   if (group >= most / 32) return 32;

@@ -13,7 +13,7 @@ static rf_hlo_groups groups_of(rf_emit *e, const rf_op *op) {
   return groups;
 }
 
-/* The chip's own values in the shape of the result. */
+/* Repeats the chip's own values to the shape of the result. */
 static rf_val alone(rf_emit *e, const rf_op *op, rf_val x) {
   enum { CHIPS = 64 };
   const rf_tensor *y = &e->graph->tensor[op->output[0]];
@@ -27,7 +27,7 @@ static rf_val alone(rf_emit *e, const rf_op *op, rf_val x) {
   return x;
 }
 
-/* The input; no value: the op is a copy and is done. */
+/* Returns the input. Returns no value if the op is only a copy, which this function then emits. */
 static rf_val shared(rf_emit *e, const rf_op *op) {
   rf_val x = rf_emit_in(e, op, 0);
   if (op == e->left_out) x = alone(e, op, x);
@@ -105,8 +105,9 @@ static void emit_all_reduce(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, x);
 }
 
-/* Rows of heads (rows, q k v) change between all heads of some rows and some heads of all rows. The
- * columns of a chip's heads, C, are a run of each of q, k and v. */
+/* Converts rows of query, key and value heads from all heads of some rows to some heads of all
+ * rows, or back. C columns of a row belong to one chip: a range of q, a range of k and a range of
+ * v. */
 static rf_val exchange_heads(rf_emit *e, const rf_op *op, rf_val x) {
   const rf_attr_collective *attr = &op->attr.collective;
   rf_hlo *h = e->h;

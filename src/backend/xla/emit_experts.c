@@ -138,7 +138,7 @@ static void emit_route(rf_emit *e, const rf_op *op) {
                   h, rf_hlo_subtract(h, logits, rf_emit_across_columns(e, log_of_sum(e, logits), experts)));
     rank = rf_hlo_add(h, rank, rf_emit_across_rows(e, choice, n));
   }
-  /* NaN is chosen last, but before closed experts. */
+  /* NaN ranks below all numbers, but above experts that may not be chosen. */
   rank =
       rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, rank, rank), rank, rf_hlo_scalar(h, RF_HLO_F32, -3e38));
   rf_hlo_top_k(h, in_best_groups(e, op, rank), k, &value, &chosen);
@@ -180,8 +180,9 @@ static void emit_route_bwd(rf_emit *e, const rf_op *op) {
 
 /* ---- rows to their experts and back ---------------------------------------------------------- */
 
-/* For each position of the sorted rows, which of the n k entries it holds; with room, whether it
- * holds one (bool). The entries are sorted by place, so those of an expert follow each other. */
+/* For each position of the sorted rows, the index of its entry among the n k entries. With room,
+ * also whether the position has an entry (bool). The entries are sorted by place, so the entries of
+ * an expert are consecutive. */
 static rf_val entries(rf_emit *e, const rf_op *op, rf_val place, rf_val *filled) {
   const rf_attr_experts *attr = &op->attr.experts;
   rf_hlo *h = e->h;

@@ -6,8 +6,8 @@
  * - a loop over experts with inner loops over tiles of rows, as many as the expert has. */
 #include "backend/xla/emit.h"
 
-/* A compiler for CPUs writes a loop over a few hundred bytes as one function, which cannot multiply
- * bf16. */
+/* A compiler for CPUs compiles a loop over a few hundred bytes to one function, and this function
+ * cannot multiply bf16. */
 enum { SMALL_TILE = 8, LARGE_TILE = 512, TINY = 4096 };
 
 typedef struct grouped {
@@ -126,7 +126,7 @@ static void multiply_tiles(rf_hlo *h, rf_val a, rf_val w, bool back, rf_val firs
   rf_hlo_loop_end(h, &loop, out);
 }
 
-/* Large tiles while they are full, then small tiles. */
+/* Uses large tiles as long as an expert's rows fill them, then small tiles. */
 static rf_val looped_product(rf_hlo *h, const grouped *g, bool back, rf_hlo_type type) {
   int64_t large = tile_of(g), small = large / 8 > SMALL_TILE ? large / 8 : SMALL_TILE,
           columns = back ? g->inner : g->columns;

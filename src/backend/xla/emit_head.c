@@ -50,8 +50,8 @@ static head head_of(rf_emit *e, const rf_op *op) {
   return of;
 }
 
-/* Adds empty tokens, so that the number of columns is one that the target multiplies fast. Without
- * them, the compiler pads the weight in each chunk. */
+/* Adds empty tokens to the vocabulary, because the target multiplies some numbers of columns
+ * faster. Without them, the compiler pads the weight in each chunk. */
 static void pad_vocabulary(rf_emit *e, head *of) {
   rf_hlo *h = e->h;
   int64_t step = e->target.columns, more = step ? rf_ceil_div(of->vocab, step) * step - of->vocab : 0;
@@ -83,7 +83,7 @@ static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_va
   rf_val wide = left ? a : b, other = left ? b : a, high = rf_hlo_round_bf16(h, wide), part[2];
   part[0] = rf_hlo_convert(h, high, other.type);
   part[1] = rf_hlo_convert(h, rf_hlo_subtract(h, wide, high), other.type);
-  if (a_transposed) { /* with two products, the sum would exist twice */
+  if (a_transposed) { /* with two products, there would be two arrays of the size of the sum */
     rf_val twice[2] = {other, other}, both = rf_hlo_concatenate(h, 0, 2, part);
     other = rf_hlo_concatenate(h, 0, 2, twice);
     return plus(h, sum, rf_hlo_matmul(h, left ? both : other, true, left ? other : both, false, RF_HLO_F32));
@@ -120,12 +120,13 @@ static rf_val logits(rf_emit *e, const head *of, rf_val x) {
 
 enum { SUBLANES = 8, LANES = 128 }; /* of a tile of f32 */
 
-/* Rows of V logits are treated as G groups of L neighbours, so that the maximum is found in one
- * pass: only the group with the maximum is searched for its position. About sqrt(V/k) is best. */
+/* A row of V logits is divided into G groups of L consecutive logits. One pass computes the maximum
+ * of each group. Then only the group with the largest maximum is searched for the position. About
+ * sqrt(V/k) is best. */
 static int64_t group_length(const rf_emit *e, int64_t vocab, int64_t k) {
   int64_t best = 1;
-  /* Accelerators store the last dimension in lanes of 128, so that other groups would be a padded
-   * copy. */
+  /* Accelerators store the last dimension in lanes of 128, so groups of other lengths would need a
+   * padded copy. */
   if (e->target.bf16_products) return k > 1 && vocab % LANES == 0 ? LANES : 1;
   for (int64_t l = 1; l <= 1024 && l * l * k <= 4 * vocab; l++)
     if (vocab % l == 0) best = l;
@@ -222,8 +223,9 @@ static rf_val zero_if_ignored(rf_hlo *h, rf_val labels, rf_val v) {
 
 /* ---- chunks of rows -------------------------------------------------------------------------- */
 
-/* Rows of a chunk for which an accelerator computes for as long as it moves data. The weight is
- * read once per chunk, and its gradient is read and written, if there is one. */
+/* The number of rows in a chunk for which computing takes as long as moving data, on an
+ * accelerator. The weight is read once per chunk, and its gradient is read and written, if there is
+ * one. */
 enum { BALANCED_ROWS = 256, BALANCED_ROWS_WITH_GRADIENT = 512 };
 
 static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
@@ -271,8 +273,8 @@ static int carried(const chunk *c, rf_val *list[PARTS + 2], chunk *of) {
   return count;
 }
 
-/* Without a barrier, the compiler computes the results that backward does not need after backward,
- * and keeps the logits for them. */
+/* The backward pass does not need all results. Without a barrier, the compiler computes the other
+ * results after the backward pass, and keeps the logits until then. */
 static void finish_together(rf_hlo *h, chunk *c) {
   rf_val *list[PARTS + 2], v[PARTS + 2];
   int count = carried(c, list, c);

@@ -133,7 +133,7 @@ rf_val rf_emit_of_segments(rf_hlo *h, rf_val segments, rf_val values, int64_t ro
 
 static const double GELU_C = 0.79788456080286535588, GELU_CUBE = 0.044715;
 
-/* 0.5 (1 + tanh z) = sigmoid(2 z), which keeps its digits where it is small. */
+/* Computes 0.5 (1 + tanh z) as sigmoid(2 z), which is also precise where the result is small. */
 static rf_val gelu_sigmoid(rf_hlo *h, rf_val u, rf_val *square) {
   *square = rf_hlo_multiply(h, u, u);
   rf_val inner = rf_hlo_multiply(h, u, rf_hlo_add_c(h, rf_hlo_multiply_c(h, *square, GELU_CUBE), 1));
@@ -145,7 +145,7 @@ rf_val rf_emit_gelu(rf_hlo *h, rf_val u) {
   return rf_hlo_multiply(h, u, s);
 }
 
-/* s + u s (1 - s) 2 c (1 + 3 * 0.044715 u^2), s = sigmoid(2 z) */
+/* The derivative of GELU: s + u s (1 - s) 2 c (1 + 3 * 0.044715 u^2), with s = sigmoid(2 z). */
 rf_val rf_emit_gelu_slope(rf_hlo *h, rf_val u) {
   rf_val square, s = gelu_sigmoid(h, u, &square), one = rf_hlo_scalar(h, u.type, 1);
   rf_val inner = rf_hlo_add_c(h, rf_hlo_multiply_c(h, square, 6 * GELU_C * GELU_CUBE), 2 * GELU_C);
@@ -310,8 +310,8 @@ rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v) {
          high = rf_hlo_broadcast(h, high_word(h, token), (const int[]){0}, RF_DIMS(rows, blocks)),
          channel = rf_hlo_broadcast(h, block, (const int[]){1}, RF_DIMS(rows, blocks));
   rf_val key = key_of(h, e->run.seed, step, attr->site);
-  /* Otherwise the compiler draws for all layers at the start of a step, or keeps the draws of forward
-   * for backward, and stores the masks. */
+  /* Otherwise the compiler computes the random numbers of all layers at the start of a step, or
+   * keeps those of the forward pass for the backward pass. In both cases it stores the masks. */
   key = rf_hlo_xor(h, key, rf_hlo_convert(h, rf_emit_is_nan(h, rf_emit_in(e, op, 0)), RF_HLO_U64));
   philox(h, key, low, high, channel, word);
   for (int i = 0; i < 4; i++) word[i] = rf_hlo_reshape(h, word[i], RF_DIMS(rows, blocks, 1));

@@ -1,6 +1,6 @@
 /* emit_latent.c - emitters of latent attention: over keys and values, its backward op, and over
- * latent rows of a text or of a cache. P, R, W and C are columns: plain and rotated of a query,
- * of a value, of a latent row. */
+ * latent rows of a text or of a cache. Numbers of columns: P not rotated and R rotated of a query,
+ * W of a value, C of a latent row. */
 #include "backend/xla/emit_attention.h"
 #include "backend/xla/emit_cached.h"
 
@@ -139,8 +139,8 @@ static void emit_attention_latent_kv(rf_emit *e, const rf_op *op) {
       rf_hlo_convert(h, rf_hlo_reshape(h, rf_hlo_concatenate(h, 1, 2, part), RF_DIMS(n, 1, both)), p.type);
   if (p.cache.type == RF_HLO_U16) k = rf_hlo_bitcast(h, k, RF_HLO_U16);
   rf_pages_write(e, &p, k, RF_NO_VAL);
-  /* lse must be exact, because chips merge their parts by it; ctx has the precision of
-   * activations anyway. */
+  /* lse must be exact, because it is the weight with which the parts of chips are merged. ctx has
+   * the precision of activations. */
   p.split = rf_emit_wants(op, 2) && rows.type == RF_HLO_BF16 && p.type == RF_HLO_BF16;
   rf_hlo_type type = p.split || p.type == RF_HLO_F32 ? RF_HLO_F32 : rows.type;
   rf_val q = rf_hlo_reshape(h, absorbed(h, s, rows, w, type), RF_DIMS(n, 1, s.heads, both));

@@ -19,8 +19,8 @@ static rf_val part_of_rows(rf_emit *e, const rf_op *op, int p) {
   return rf_hlo_slice(e->h, rf_emit_in(e, op, 0), 1, parts->at[p], parts->at[p] + parts->columns[p]);
 }
 
-/* The parts and the zeros between them as one array with the columns of u, in f32, so that u is added
- * in one pass. */
+/* Joins the parts, with zeros between them, to one f32 array with the columns of u. Then one pass
+ * can add u. */
 static rf_val in_columns(rf_hlo *h, const rf_lora_parts *parts, const rf_val *part, rf_val u) {
   rf_val run[2 * RF_LORA_PARTS + 1];
   int64_t at = 0;
@@ -100,7 +100,8 @@ static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l, rf_val u) {
   return in_columns(h, parts, part, u);
 }
 
-/* Every adapter is computed for every row, and a row selects one sum. */
+/* For every row, the results of all adapters are computed. Then each row selects the result of its
+ * own adapter. */
 static void emit_lora_slots(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val u = rf_emit_wide(e, op, 0), y = u, slot = rf_emit_in(e, op, 5);

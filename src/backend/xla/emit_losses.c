@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* A larger exponent would be infinite in f32, and its product with an advantage of 0 no number. */
+/* The exponential of a larger number is infinite in f32. Its product with an advantage of 0 would
+ * be NaN. */
 static const double LARGEST_EXPONENT = 88;
 
 static rf_val f32(rf_hlo *h, double value) { return rf_hlo_scalar(h, RF_HLO_F32, value); }
@@ -151,7 +152,7 @@ static rf_val side(rf_hlo *h, rf_val of_segments, int which) {
   return rf_hlo_reshape(h, rf_hlo_slice(h, both, 1, which, which + 1), RF_DIMS(count));
 }
 
-/* Whether a row is the first of its segment that counts: no row before it does. */
+/* Whether a row is the first row of its segment that counts. */
 static rf_val first_counted(rf_hlo *h, const pairs *p, rf_val starts) {
   int64_t rows = starts.dim[0];
   rf_val one = rf_hlo_convert(h, p->counts, RF_HLO_I32), sum = one;

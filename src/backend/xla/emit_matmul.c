@@ -34,8 +34,8 @@ static void emit_matmul(rf_emit *e, const rf_op *op) {
   rf_val x = rf_emit_in(e, op, 0), w = rf_emit_in(e, op, 1);
   int result = rf_emit_wants(op, 0) ? 0 : 1;
   bool plain = attr->epilogue == RF_EPILOGUE_NONE && !rf_has(rf_emit_in(e, op, 2));
-  /* The product is rounded once, here if nothing is added to it. Libraries for GPUs add a bias
-   * of the result's type before they round, and return half the bytes. */
+  /* The product is rounded once. If nothing is added to the product, it is rounded here. Libraries
+   * for GPUs add a bias of the result's type before they round, and return half the bytes. */
   bool narrow = e->target.narrow_bias && x.type == RF_HLO_BF16 && w.type == RF_HLO_BF16 &&
                 rf_has(rf_emit_in(e, op, 2)) && rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1;
   rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : narrow ? RF_HLO_BF16 : RF_HLO_F32;

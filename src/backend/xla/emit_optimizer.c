@@ -8,8 +8,8 @@
 
 enum { RUN = 256 };
 
-/* Sum of all elements of an f32 array. Compilers may add in any order, even one element after the
- * other, so the sum has stages of short runs, which keep its error small. */
+/* Sum of all elements of an f32 array. A compiler may add in any order, even one element after the
+ * other. So the sum is computed in stages of short runs, which keep the error small. */
 static rf_val sum_of(rf_hlo *h, rf_val v) {
   while (v.rank > 1) v = rf_hlo_reduce(h, RF_HLO_SUM, v, v.rank - 1);
   if (v.rank == 0) return v;
@@ -87,7 +87,7 @@ static void emit_loss_sum(rf_emit *e, const rf_op *op) {
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
-/* 1 - beta^step. The difference of 1 and a power would lose digits. */
+/* 1 - beta^step. The direct difference of 1 and a power would lose digits. */
 static rf_val correction(rf_emit *e, float beta) {
   rf_hlo *h = e->h;
   rf_val step = rf_hlo_convert(h, e->run.step, RF_HLO_F32);

@@ -27,7 +27,8 @@ static rf_val total(rf_hlo *h, rf_val v) {
   return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_reduce(h, RF_HLO_SUM, v, 1), 1);
 }
 
-/* Sum of v over the elements whose `which` has the given order to the row's bound. */
+/* The sum of v over the elements whose `which` is above the row's bound, at the bound, or below, as
+ * the given comparison says. */
 static rf_val sum_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order order, rf_val bound, rf_val v) {
   rf_val in = rf_hlo_compare(h, order, which, everywhere(h, r, bound));
   return total(h, rf_hlo_select(h, in, v, rf_hlo_scalar(h, RF_HLO_F32, 0)));
@@ -158,8 +159,9 @@ static rf_val rule(rf_hlo *h, rf_val rules, int which) {
 static rf_val is_more(rf_hlo *h, rf_val a, double c) { return rf_hlo_compare_c(h, RF_HLO_GT, a, c); }
 static rf_val at_least_one(rf_hlo *h, rf_val a) { return rf_hlo_maximum_c(h, a, 1); }
 
-/* Weights v of the tokens before a cut: those with larger keys, and `some` of the `all` tokens with
- * the key itself. All these have the same weight, so each one counts for some / all. */
+/* Weights v of the tokens before a cut. `all` tokens have the key of the cut, and `some` of them
+ * are before the cut. These tokens have equal weights, so each gets the fraction some / all of its
+ * weight. Tokens with larger keys get all of their weight. */
 static rf_val before_cut(rf_hlo *h, const rows *r, rf_val v, rf_val cut, rf_val some, rf_val all) {
   rf_val key = everywhere(h, r, cut), zero = rf_hlo_scalar(h, RF_HLO_F32, 0),
          part = rf_hlo_multiply(h, v, everywhere(h, r, rf_hlo_divide(h, some, all)));
@@ -286,7 +288,7 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
       .key = keys_of(h, z), .count = logits.dim[0], .vocab = logits.dim[1], .unrolled = e->target.known};
   rf_val chunk = rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, z.rank, z.dim), LANES);
   r.number = rf_hlo_add(h, chunk, rf_hlo_iota(h, RF_HLO_I32, 2, z.rank, z.dim));
-  /* keys of the lanes that fill up a row */
+  /* keys of the unused lanes at the end of a row */
   rf_val real = rf_hlo_compare_c(h, RF_HLO_LT, r.number, (double)r.vocab),
          none = rf_hlo_scalar(h, RF_HLO_U32, 0);
   r.key = rf_hlo_select(h, real, r.key, none);

@@ -102,8 +102,8 @@ rf_val rf_hlo_compare_c(rf_hlo *h, rf_hlo_order order, rf_val a, double c);
 rf_val rf_hlo_select(rf_hlo *h, rf_val where, rf_val a, rf_val b); /* scalars broadcast */
 rf_val rf_hlo_convert(rf_hlo *h, rf_val a, rf_hlo_type type);      /* no operation if equal */
 rf_val rf_hlo_bitcast(rf_hlo *h, rf_val a, rf_hlo_type type);      /* types of equal size */
-/* f32 values rounded to bf16, still in f32. Compilers may remove a pair of conversions, but not
- * this. */
+/* f32 values rounded to bf16, still in f32. A compiler may remove a pair of conversions, but it
+ * keeps this operation. */
 rf_val rf_hlo_round_bf16(rf_hlo *h, rf_val a);
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -142,12 +142,13 @@ typedef enum rf_hlo_reduction { RF_HLO_SUM, RF_HLO_MAX, RF_HLO_MIN, RF_HLO_AND }
 rf_val rf_hlo_reduce(rf_hlo *h, rf_hlo_reduction how, rf_val a, int axis); /* removes dimension `axis` */
 rf_val rf_hlo_reduce_all(rf_hlo *h, rf_hlo_reduction how, rf_val a);       /* a scalar */
 
-/* Slices of `a` that are 1 wide along the dimensions axis[0..k) and whole along the others. `index`
- * is i32 (..., k). Result: index.dim without the last, then the other dimensions of `a`. An index
- * out of range is clamped. */
+/* Reads slices of `a`. A slice has extent 1 along the dimensions axis[0..k), and the full extent
+ * along all others. `index` is i32 (..., k). The result has the dimensions of `index` without the
+ * last, then the other dimensions of `a`. An index out of range is clamped. */
 rf_val rf_hlo_gather(rf_hlo *h, rf_val a, rf_val index, int k, const int *axis);
-/* The opposite: writes (or adds) `update` slices, of the shape that rf_hlo_gather would return. A
- * slice whose index is out of range is dropped. `unique`: no index occurs twice. */
+/* The reverse of rf_hlo_gather: writes (or adds) the slices `update`, which have the shape that
+ * rf_hlo_gather would return. A slice whose index is out of range is dropped. `unique`: no index
+ * occurs twice. */
 rf_val rf_hlo_scatter(rf_hlo *h, rf_val a, rf_val index, rf_val update, int k, const int *axis, bool add,
                       bool unique);
 /* Rows table[index[i], :] for index i32 (n): a gather along dimension 0. */

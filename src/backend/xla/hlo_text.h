@@ -18,7 +18,7 @@ struct rf_hlo {
   int donated_room;
   const char *name; /* location of the next operations */
   int name_count;
-  int depth; /* of nested regions, for the indentation */
+  int depth; /* number of nested regions, for the indentation */
   bool failed;
   const char *fault; /* the first operand that an operation cannot take */
   const char *fault_name;

@@ -42,7 +42,8 @@ static bool are_whole(const int32_t *start, int64_t count, int64_t seq) {
   return true;
 }
 
-/* A bound of the positions that rows in use have: few different ones, since each is a program. */
+/* An upper bound of the positions of rows in use. There are few different bounds, because each
+ * needs its own program. */
 static int64_t reach_of(const int32_t *slot, const int32_t *position, int64_t rows) {
   enum { FIRST = 512, TIMES = 4 };
   int64_t end = 1, reach = FIRST;

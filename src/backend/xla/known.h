@@ -13,8 +13,9 @@ typedef struct rf_known_inputs {
   bool any;
   int tensor[RF_KNOWN_INPUTS];
 } rf_known_inputs;
-/* `offset` of each tensor, negative: it has no place. `allowed`: rf_emit_target.known, on one host,
- * because several hosts must choose the same program and see only their own inputs. */
+/* `offset` of each tensor, negative: it has no place. `allowed`: rf_emit_target.known on one
+ * host, false on several. Several hosts must choose the same program, but each sees only its own
+ * inputs. */
 rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool allowed, int chips);
 
 /* The inputs of a run with `rows` rows. NULL: not there. */

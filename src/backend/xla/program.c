@@ -105,7 +105,7 @@ static rf_status bind_results(xla_program *p, variant *v, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Where the results of a run go. */
+/* Sets the places for the results of a run. */
 static void place_results(const xla_program *p, variant *v) {
   int count = v->module.results;
   for (int i = 0; i < count; i++) {
@@ -263,7 +263,7 @@ static float probed(const xla_program *p, const variant *v, int probe) {
   return value[probe];
 }
 
-/* Writes a probed value where the tensor would have it, and calls the run's check. */
+/* Writes a probed value to the place that it has in the tensor, and calls the check of the run. */
 static rf_status check_probes(xla_program *p, const variant *v, const rf_run_inputs *inputs,
                               rf_error *error) {
   for (int i = 0; i < v->module.probes; i++) {
@@ -399,7 +399,8 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     status = reserve_stacks(p, error);
     p->inputs = rf_known_find(graph, p->offset, knows, chips);
   }
-  /* Programs of generation are made when it is known what they are for. */
+  /* Programs of generation are compiled later, when the number of rows and the facts of the inputs
+   * are known. */
   if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN)) {
     rf_emit_known usual = {0};
     if (p->inputs.any) usual = rf_emit_usual(graph, &target);

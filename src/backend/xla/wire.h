@@ -78,7 +78,7 @@ typedef struct rf_wire_answer {
   uint32_t magic;
   int32_t code;
   uint64_t bytes;
-  int64_t ns; /* from the end of the request to this answer */
+  int64_t ns; /* time from the end of the request to this answer */
 } rf_wire_answer;
 
 typedef struct rf_wire_open {
@@ -139,7 +139,7 @@ typedef struct rf_wire_execute {
   uint32_t devices, arguments, results, staged;
 } rf_wire_execute;
 typedef struct rf_wire_staged {
-  int64_t index; /* of its element in the list of buffers */
+  int64_t index; /* index of the array's element in the list of buffers */
   int64_t at;
   rf_wire_shape shape;
 } rf_wire_staged;

@@ -55,8 +55,9 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
  * returns the number of copies of the model. Each copy serves its own sequences. */
 #define RF_AXES_OF_PASS ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
-/* The axes along which the chips of a generation exchange nothing: each has all weights of its copy
- * of the model. Copies along fsdp and expert share weights, so they run in step. */
+/* The axes along which chips exchange nothing during generation. Chips that differ along these axes
+ * have separate copies of the model. Copies along fsdp and expert share weights, so they run in
+ * step. */
 rf_axes rf_mesh_apart(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
@@ -70,7 +71,7 @@ int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_A
 typedef enum rf_form {
   RF_FORM_BLOCKS, /* one run */
   RF_FORM_HALVES, /* a run of the gate columns and a run of the up columns */
-  RF_FORM_HEADS,  /* a range of the query heads, one of the key heads and one of the value heads */
+  RF_FORM_HEADS,  /* a range of the query heads, a range of the key heads and a range of the value heads */
   RF_FORM_KEYS,   /* a run of the key heads, which other chips may get too */
   RF_FORM_EACH,   /* a run of the rows of each expert */
   RF_FORM_STRIDED /* every n-th row, for n chips */

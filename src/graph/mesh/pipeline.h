@@ -64,8 +64,8 @@ enum { RF_MAX_RUN_STAGES = 64 }; /* of a pipeline that runs */
 static inline bool rf_tensor_is_elsewhere(const rf_tensor *tensor, const rf_mesh *mesh) {
   return tensor->stages && !(tensor->stages >> mesh->stage & 1);
 }
-/* Gives the program of one stage a description of each tensor that only other stages store: weights
- * and their moments, inputs and outputs. So callers find them all on every stage. Sets
+/* Adds to the program of one stage a description of each tensor that only other stages store:
+ * weights and their moments, inputs and outputs. So callers find every tensor on every stage. Sets
  * rf_tensor.stages. `stage` has the programs of all stages, and `graph` is one of them. */
 void rf_pass_elsewhere(rf_graph *graph, rf_graph *const *stage);
 

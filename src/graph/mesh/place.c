@@ -20,7 +20,7 @@ int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t plac
   return run * rf_mesh_size(mesh, strided) * rows + rf_mesh_rank(mesh, strided, place);
 }
 
-/* A chip's part of a tensor, and the whole tensor. */
+/* A tensor that has one chip's part, and the tensor that has all parts. */
 typedef struct where {
   const rf_graph *graph;
   const rf_tensor *tensor, *whole;
@@ -110,8 +110,8 @@ static int64_t copies_of(const where *w) {
              : 1;
 }
 
-/* Along the context axis, rows are distributed within the range of the axes outside it, and ranges
- * of the axes inside it follow. */
+/* The axes before context give a range of rows. The context axis distributes the rows of this
+ * range, and the axes after context divide the result into ranges. */
 static int64_t of_strided_rows(const where *w, rf_axes axes, int64_t i) {
   const rf_mesh *mesh = &w->graph->mesh;
   rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
@@ -121,7 +121,7 @@ static int64_t of_strided_rows(const where *w, rf_axes axes, int64_t i) {
          rf_mesh_rank(mesh, strided, w->place);
 }
 
-/* The heads of a sequence group are ranges of those of a tensor group. */
+/* A sequence group divides the heads of its tensor group into ranges. */
 static int64_t rank_of(const where *w, rf_axes axes) {
   const rf_mesh *mesh = &w->graph->mesh;
   if (w->tensor->class != RF_CLASS_KV) return rf_mesh_rank(mesh, axes, w->place);
@@ -160,8 +160,8 @@ static int64_t in_dim(const where *w, int d, int64_t i) {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* The pages of a slot follow each other. Along the context axis, each chip has every n-th position
- * of a page. Finds the page and row of the whole cache. */
+/* Changes the page and row of a chip's cache to those of the whole cache. Each slot has consecutive
+ * pages. Along the context axis, each chip has every n-th position of a page. */
 static bool cached_at(const where *w, int64_t index[RF_MAX_RANK]) {
   int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
           slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
@@ -195,7 +195,8 @@ static int by_whole(const void *a, const void *b) {
   return (x->whole > y->whole) - (x->whole < y->whole);
 }
 
-/* Visits the indices along dimension d twice: counts the runs, then lists them. */
+/* Visits the indices along dimension d twice. The first visit counts the runs, and the second lists
+ * them. */
 static int list_runs(const where *w, int d, rf_place_run *run) {
   int count = 0;
   int64_t next = -1;

@@ -16,7 +16,7 @@ void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
 int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES], int64_t rows);
 
 /* Index in the whole tensor of element `i` of the chip's part of tensor `tensor`. -1: the element
- * is padding, or the part has it from no whole tensor. `whole` gives the rank and the shape. */
+ * is padding, or no whole tensor has it. `whole` gives the rank and the shape. */
 int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
 
 /* A run of consecutive indices along one dimension: [mine, mine + count) of the part, and

@@ -100,8 +100,8 @@ static void make_initial(rf_sharder *s) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* The sharding of a tensor after the partial sums of chips are added, which happens at once. Either
- * each chip of a tensor group then has a run of the rows, or every chip has all rows. */
+/* The sharding of a tensor after the partial sums of chips have been added. Either each chip of a
+ * tensor group then has a run of the rows, or every chip has all rows. */
 static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;

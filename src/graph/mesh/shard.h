@@ -61,7 +61,8 @@ typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;
 rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* How much of the extent `whole` of dimension `dim` a chip has, if `spec` shards the parameter. */
+/* The extent of dimension `dim` on one chip, if the whole extent is `whole` and `spec` shards the
+ * parameter. */
 int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim,
                         int64_t whole);
 

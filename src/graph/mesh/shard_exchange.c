@@ -165,7 +165,8 @@ void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int
 }
 
 static int when_of(const rf_sharder *s, const rf_op *op) {
-  /* In a pipeline, forward and backward share no copy: other microbatches run in between. */
+  /* In a pipeline, forward and backward do not share a copy, because other microbatches run in
+   * between. */
   if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1)
     return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
   if (op->def->kind == RF_KIND_HEAD && op->def->timing != RF_TIMING_BYTES) return RF_SCOPE_HEAD;

@@ -1,8 +1,8 @@
-/* stage.c - the program of one pipeline stage. It has the ops of the stage's pieces (pipeline.h).
- * A half is the forward or backward pass of a piece. Before the first op of a half, a stage
- * receives the tensors that the half reads. A stage sends a tensor right after the op that makes
- * it. If two stages use the same parameter, both store the parameter. After the last microbatch,
- * the two stages exchange their gradients and make the same update. */
+/* stage.c - the program of one pipeline stage. It has the ops of the stage's pieces (pipeline.h). A
+ * half is the forward or backward pass of a piece. Before the first op of a half, a stage receives
+ * the tensors that the half reads. A stage sends a tensor right after the op that makes it. If two
+ * stages use the same parameter, both store the parameter. After the last microbatch, the two
+ * stages exchange their gradients. Then both stages make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -203,7 +203,8 @@ static rf_status exchange_shared(stager *s) {
   return RAFTER_OK;
 }
 
-/* The norm of all gradients: each stage sums its squares, then the stages' totals are added. */
+/* For the norm of all gradients, each stage adds up its squares. Then the totals of all stages are
+ * added. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
   s->graph->at = op->at;

@@ -1,7 +1,7 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
  * row, causal attention and its backward ops, and attention over the latent rows of a text
- * (scoring) or of a cache (generation). The last two compute no keys: they multiply queries into
- * the latent space. */
+ * (scoring) or of a cache (generation). The last two ops compute no keys. They map queries into the
+ * latent space. */
 #include "graph/mesh/shard.h"
 
 /* Columns per head. R: query columns that are rotated. P: the other query columns, which are
@@ -226,7 +226,8 @@ static rf_status latent_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_er
   return RAFTER_OK;
 }
 
-/* FLOPs per row: a query is mapped into the latent space, and a sum of latent rows to a value. */
+/* FLOPs per row: mapping a query into the latent space, and mapping a sum of latent rows to a
+ * value. */
 static double row_flops(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *a = &op->attr.attention;
   return 2.0 * a->heads * (double)rf_input_dim(graph, op, 1, 1) * (a->head_dim - a->rope_dim + a->value_dim);

@@ -1,7 +1,7 @@
 /* kept.h - what XLA allocates when a JAX program computes an op: the arrays that it stores for
- * backward, and its temporaries. Source for programs with lax.scan: the residuals in the jaxpr of
- * the scan's gradient (jax 0.10.2), checked in HLO that libtpu 0.0.51 scheduled. Source for
- * programs without a scan: HLO of the same compiler. */
+ * backward, and its temporaries. For programs with lax.scan, the rules come from the jaxpr of the
+ * scan's gradient (jax 0.10.2), which lists the residuals. They were checked in HLO that libtpu
+ * 0.0.51 scheduled. For programs without a scan, the rules come from HLO of the same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
