@@ -425,9 +425,9 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_optimizer(options, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   RF_TRY(resolve_program(options, job, plan, error));
-  plan->overlap = is(options, "overlap", "on")    ? RF_OVERLAP_ON
-                  : is(options, "overlap", "off") ? RF_OVERLAP_OFF
-                                                  : RF_OVERLAP_AUTO;
+  plan->overlap = is(options, "overlap", "on")     ? RF_OVERLAP_ON
+                  : is(options, "overlap", "auto") ? RF_OVERLAP_AUTO
+                                                   : RF_OVERLAP_OFF;
   /* a rank waits in the collectives that the plan does not split */
   plan->collectives = (rf_collectives)choice_or(options, "collectives",
                                                 rf_backend_has_ranks(plan->backend) ? RF_COLLECTIVES_NONE
@@ -615,7 +615,7 @@ const rf_option RF_STEP_OPTIONS[] = {
         "activations that backward recomputes instead of storing: none, mlp, attn, mlp+attn, block, or auto "
         "for as few as fit\nsave:NAMES stores only x and the named ones of qkv, context, out, mlpwi, mlpact, "
         "mlpwo, norm1, norm2 (joined by , or +); minimal and save_... are predefined lists."),
-    RF_CHOICE("overlap", "auto|on|off", "auto", "Chips",
+    RF_CHOICE("overlap", "auto|on|off", "off", "Chips",
               "exchanges between the processes of mpirun while they compute\nauto: if the plan predicts that "
               "this saves time, by the times of rafter calibrate --network. Results have the same bits."),
     RF_CHOICE("optimizer", "adamw|adam", "adamw", "Optimizer",
