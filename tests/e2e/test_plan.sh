@@ -225,7 +225,7 @@ case_sweeps() {
   status 0 "$RAFTER" plan gpt2 --on a5000 --sweep dtype=bf16,f32 --json &&
     holds out 'd["cliffs"] == []' 'no cliffs between dtypes'
   status 0 "$RAFTER" plan gpt2 --sweep on=h100-sxm,h100-sxm:8 &&
-    says '^scaling at h100-sxm:8: .* with 1 chip, and' out
+    says '^scaling at h100-sxm:8: .* with 1 chip; the network takes' out
   # A model of twice the size takes twice the time. This is not a cliff, whatever its tokens per
   # second.
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is not a cliff'
@@ -625,7 +625,7 @@ case_defaults() {
     says "^1 sequence of up to 4096 tokens .default; the model's maximum is 32,768., bf16 .default.$" out
   status 0 "$RAFTER" plan --help && tr -s ' \n' ' ' <out >flat && {
     says 'the longest the model takes, but at most 4096 in plan' flat
-    says 'plan takes bf16 on accelerators if this is unset' flat
+    says 'unset: f32, but bf16 in a plan for an accelerator' flat
   }
   status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["settings"]["dtype"] == "f32"' 'f32 on a CPU'
   status 0 "$RAFTER" plan gpt2 --on h200 --seq 512 --dtype f32 &&
