@@ -25,7 +25,7 @@ rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error
   if (anonymous < 0 || from_files < 0 || shared < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self/status has no RssAnon, RssFile or RssShmem row");
   outside->resident_bytes = anonymous + from_files + shared;
-  outside->arena_bytes = run ? rf_run_arena_bytes(run) : 0; /* rf_run_open has reserved every page */
+  outside->arena_bytes = run ? rf_run_host_bytes(run) : 0; /* rf_run_open has reserved every page */
   outside->file_bytes = from_files + shared;
   outside->outside_bytes = outside->resident_bytes - outside->arena_bytes;
   outside->other_bytes = outside->outside_bytes - outside->file_bytes;

@@ -496,6 +496,9 @@ void rf_run_close(rf_run *run) {
 }
 
 int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
+int64_t rf_run_host_bytes(const rf_run *run) {
+  return run->memory && run->memory->host ? run->arena_bytes : 0;
+}
 
 void *rf_run_tensor(rf_run *run, int plan, int tensor) {
   const rf_bound_plan *b = &run->bound[plan];

@@ -67,7 +67,8 @@ typedef struct rf_trainer {
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_passes;
     double step_seconds, validation_seconds;
-  } counted; /* Counts since the trainer was opened. */
+    bool later; /* the first step is left out, since it copied the weights to a device that compiles */
+  } counted;    /* Counts since the trainer was opened. */
   /* Writes further files of a checkpoint, in `folder`; NULL: there are none. */
   rf_status (*save_more)(void *more, const char *folder, rf_error *error);
   void *more;

@@ -262,6 +262,20 @@ static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source
   return RAFTER_FAILED; /* if no such op was found, the first error remains */
 }
 
+/* A device that compiles gets the weights in its first step. So this step counts only if no other
+ * follows. */
+static void count_step(rf_trainer *trainer, int64_t tokens, double seconds) {
+  struct rf_trainer_counts *counted = &trainer->counted;
+  if (trainer->plan->options.backend->compiles && counted->steps == 1 && !counted->later) {
+    counted->steps = counted->tokens = 0;
+    counted->step_seconds = 0;
+    counted->later = true;
+  }
+  counted->steps++;
+  counted->tokens += tokens;
+  counted->step_seconds += seconds;
+}
+
 rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double start, rafter_step *out,
                        rf_error *error) {
   rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
@@ -277,9 +291,7 @@ rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double
   trainer->loss_tokens += source->valid;
   double seconds = rf_now_seconds() - start;
   trainer->flops += source->flops;
-  trainer->counted.steps++;
-  trainer->counted.tokens += source->tokens;
-  trainer->counted.step_seconds += seconds;
+  count_step(trainer, source->tokens, seconds);
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
                        .loss_tokens = trainer->loss_tokens,
