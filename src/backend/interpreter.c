@@ -150,7 +150,9 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
                                                              : run_ops(in, section, RF_NONE, inputs, error);
   rf_team_leave(in->team, rf_now_ns(), rf_team_cpu_ns());
   if (rf_lanes_on) rf_lanes_on->op = RF_NONE;
-  return status == RAFTER_OK ? rf_flights_check(in->flights, error) : status;
+  if (status == RAFTER_OK) return rf_flights_check(in->flights, error);
+  rf_flights_drop(in->flights); /* the caller may run the section again */
+  return status;
 }
 
 static void release(rf_program *program) {

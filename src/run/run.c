@@ -1,5 +1,7 @@
 /* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
+
+#include "backend/mpi/link.h"
 #include "graph/mesh/pipeline.h"
 #include "run/gather.h"
 #include "run/hosts.h"
@@ -496,6 +498,9 @@ void rf_run_close(rf_run *run) {
 }
 
 int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
+bool rf_run_lost_ranks(const rf_run *run) {
+  return run->device && run->device->link && run->device->link->failed;
+}
 int64_t rf_run_host_bytes(const rf_run *run) {
   return run->memory && run->memory->host ? run->arena_bytes : 0;
 }

@@ -37,6 +37,8 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
 void rf_run_close(rf_run *run);
 
 int64_t rf_run_arena_bytes(const rf_run *run);
+/* Whether messages to other ranks have failed. */
+bool rf_run_lost_ranks(const rf_run *run);
 int64_t rf_run_host_bytes(const rf_run *run); /* bytes of the arena that are in memory of this process */
 /* Returns the host pointer to a tensor of the plan, by its id. If the host cannot address the
  * device's memory, only inputs and outputs of the graph have a pointer, to a host copy. NULL: no

@@ -258,7 +258,7 @@ static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, source, inputs, &first);
-  if (status == RAFTER_FAILED && error) *error = first;
+  if (status == RAFTER_FAILED && error && !rf_run_lost_ranks(trainer->run)) *error = first;
   return RAFTER_FAILED; /* if no such op was found, the first error remains */
 }
 

@@ -132,6 +132,24 @@ case_overlap() {
   same <(losses off-two) <(losses on-two) 'losses of two microbatches with overlap'
 }
 
+# A step that fails leaves exchanges that nothing has waited for. The run then repeats the step to
+# name the op, and names the same one as without overlap.
+case_overlap_overflow() {
+  local mesh clip overlap
+  local more=(--steps 60 --min-lr 100 --warmup 0 --schedule constant --eps 0 --beta2 0)
+  for mesh in data=2 fsdp=2; do
+    for clip in 0 1; do
+      for overlap in off on; do
+        status 1 ranks 2 "${TRAIN[@]/1e-3/100}" "${more[@]}" --mesh "$mesh" --clip $clip --overlap $overlap \
+          --out "$mesh-$clip-$overlap" || return
+        says 'is the first op that produced a number that is not finite' err
+        grep -o '^rafter: step/[^ ]*' err >"op-$overlap"
+      done
+      same op-off op-on "the op of $mesh with --clip $clip"
+    done
+  done
+}
+
 # Stages of a pipeline in each schedule, alone and with other axes.
 case_pipelines() {
   local deep=("$RAFTER" train "${TINY/layers=2/layers=5}" "${MORE[@]}" --val-every 0 --accumulate 4)

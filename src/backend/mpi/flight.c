@@ -85,12 +85,15 @@ rf_status rf_flights_open(const rf_graph *graph, rf_link *link, rf_flights **out
   return rf_link_reserve_flights(link, error);
 }
 
+void rf_flights_drop(rf_flights *f) {
+  for (int i = 0; f && i < f->count; i++)
+    if (f->flight[i].link.open) rf_link_drop_flight(f->link, &f->flight[i].link);
+}
+
 void rf_flights_close(rf_flights *f) {
   if (!f) return;
-  for (int i = 0; i < f->count; i++) {
-    if (f->flight[i].link.open) rf_link_drop_flight(f->link, &f->flight[i].link);
-    free(f->flight[i].byte);
-  }
+  rf_flights_drop(f);
+  for (int i = 0; i < f->count; i++) free(f->flight[i].byte);
   free(f->flight);
   free(f->of_op);
   free(f);

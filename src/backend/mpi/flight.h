@@ -12,6 +12,9 @@ rf_status rf_flights_open(const rf_graph *graph, struct rf_link *link, rf_flight
 /* Ends flights that are still open. */
 void rf_flights_close(rf_flights *flights);
 /* At the end of a section. RAFTER_FAILED: an exchange began, and no op has waited for it. */
+/* Waits for a short time for exchanges that nothing has waited for. If they do not end, the link has
+ * failed. */
+void rf_flights_drop(rf_flights *flights);
 rf_status rf_flights_check(const rf_flights *flights, rf_error *error);
 
 /* Kernels of these ops; end with an entry whose op is NULL. */

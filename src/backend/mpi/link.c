@@ -143,7 +143,9 @@ static rf_status start(link_state *s, rf_error *error) {
   /* If a process ends before this call, the others would wait for it. Then SIGALRM ends them. */
   alarm((unsigned)link->seconds);
   if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together, &serialized))) {
+    pthread_mutex_lock(&s->library);
     s->mpi->describe(code, words, sizeof words);
+    pthread_mutex_unlock(&s->library);
     return RF_FAIL(error, RAFTER_FAILED, "try the launcher with another program first",
                    "the MPI library does not start (%s)", words);
   }
@@ -222,8 +224,13 @@ static int test(link_state *s, message *m, int *done) {
   return code;
 }
 
-/* True for the first failure, whose error the caller then writes before it sets link.failed. */
-static bool is_first_failure(link_state *s) { return !atomic_exchange(&s->failing, true); }
+/* True for the first failure, whose error the caller then writes before it sets link.failed. For
+ * another thread that fails at the same time, link.failed is set when this returns. */
+static bool is_first_failure(link_state *s) {
+  if (!atomic_exchange(&s->failing, true)) return true;
+  while (!s->link.failed) sched_yield();
+  return false;
+}
 
 static bool fail_call(link_state *s, const message *m, int code) {
   char words[200] = "";

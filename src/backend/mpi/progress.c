@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "backend/mpi/link_parts.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -62,6 +63,7 @@ rf_status rf_link_reserve_flights(rf_link *link, rf_error *error) {
 bool rf_link_begin_flight(rf_link *link, rf_link_flight *f) {
   link_state *s = state_of(link);
   if (link->failed) return false;
+  assert(!f->open && s->flights < RF_LINK_FLIGHTS);
   pthread_mutex_lock(&s->flying);
   f->open = true;
   f->done = false;
@@ -111,7 +113,6 @@ bool rf_link_end_flight(rf_link *link, rf_link_flight *f) {
   link_state *s = state_of(link);
   rf_link_watch seen = {1, -1};
   int64_t begin = rf_now_ns();
-  f->open = false;
   s->waiting = true;
   for (int64_t polls = 0; !f->done && !link->failed; polls++) {
     rf_link_poll_flights(link);
@@ -120,6 +121,7 @@ bool rf_link_end_flight(rf_link *link, rf_link_flight *f) {
     if (polls % 64 == 63) look_at(s, f, 1e-9 * (double)(rf_now_ns() - begin), &seen);
   }
   s->waiting = false;
+  if (f->done) f->open = false; /* otherwise rf_link_drop_flight waits for the thread */
   if (!link->failed) count(s, f, begin);
   return !link->failed;
 }
