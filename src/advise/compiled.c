@@ -154,11 +154,17 @@ static void describe_ports(FILE *out, const rf_graph *g, const char *title, cons
 }
 
 /* The facts of the inputs for which a program is right, and the compiler's options that it needs. */
-static void describe_limits(FILE *out, const rf_emit_options *options) {
+static void describe_limits(FILE *out, const rf_graph *graph, const rf_emit_options *options) {
   const rf_emit_known *known = &options->known;
+  bool samples = false, caches = false;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op_def *def = graph->op[i].def;
+    samples = samples || def == &RF_OP_SAMPLE;
+    caches = caches || def == &RF_OP_ATTENTION_KV || def == &RF_OP_ATTENTION_LATENT_KV;
+  }
   if (known->whole_rows) fprintf(out, "Each row of a batch must be one segment.\n");
-  if (known->greedy) fprintf(out, "The temperature of all answers must be 0.\n");
-  if (known->reach) fprintf(out, "All positions must be below %lld.\n", (long long)known->reach);
+  if (known->greedy && samples) fprintf(out, "The temperature of all answers must be 0.\n");
+  if (known->reach && caches) fprintf(out, "All positions must be below %lld.\n", (long long)known->reach);
   if (options->target.flags) fprintf(out, "Compile with %s.\n", options->target.flags);
 }
 
@@ -178,7 +184,7 @@ static rf_status write_program(const program *p, const char *folder, FILE *text,
   rf_status status = rf_file_write(path, module.text, module.bytes, error);
   fprintf(text, "\n## %s.mlir\n\nThe function `main` runs on %d device%s, one replica on each.\n", p->name,
           module.replicas, rf_plural(module.replicas));
-  describe_limits(text, &options);
+  describe_limits(text, p->plan->graph, &options);
   describe_ports(text, p->plan->graph, "argument", module.argument, module.arguments);
   describe_ports(text, p->plan->graph, "result", module.result, module.results);
   rf_emitted_free(&module);

@@ -90,12 +90,13 @@ void host_drop_kept(const host *h, host_program *program) {
 static bool put_kept(const host *h, host_kept *kept, const rf_wire_staged *staged, int device,
                      const char *data, host_fault *fault) {
   int64_t bytes = host_shape_bytes(&staged->shape);
-  if (kept->buffer && kept->bytes == bytes && !memcmp(kept->data, data, (size_t)bytes)) return true;
+  bool same = kept->buffer && !memcmp(&kept->shape, &staged->shape, sizeof kept->shape);
+  if (same && !memcmp(kept->data, data, (size_t)bytes)) return true;
   drop(h, kept);
   kept->data = malloc((size_t)bytes + 1);
   if (!kept->data) return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
   memcpy(kept->data, data, (size_t)bytes);
-  kept->bytes = bytes;
+  kept->shape = staged->shape;
   return host_put(h, device, &staged->shape, data, PJRT_ONLY_DURING_CALL, &kept->buffer, fault);
 }
 

@@ -37,8 +37,8 @@ void *host_table_take(host_table *table, int64_t id);       /* finds and removes
 /* A small array of the last execution, which the next one often has again. */
 typedef struct host_kept {
   void *buffer; /* NULL: none */
-  char *data;   /* its bytes */
-  int64_t bytes;
+  rf_wire_shape shape;
+  char *data; /* its bytes */
 } host_kept;
 
 typedef struct host_program {

@@ -144,7 +144,7 @@ static bool serve_open(session *s, reply *out, host_fault *fault) {
     int32_t id[RF_WIRE_DEVICES];
   } facts;
   host_facts(s->h, &facts.facts);
-  s->h->spin_ns = rf_wire_spin_ns(facts.facts.platform);
+  s->h->spin_ns = rf_wire_spin_ns(facts.facts.platform, (int)open.cores);
   s->h->apart = strcmp(facts.facts.platform, "cpu") != 0;
   int devices = s->h->all ? s->h->devices * s->h->peers.hosts : s->h->devices;
   for (int i = 0; i < devices; i++)

@@ -73,7 +73,7 @@ json_t *rf_report_pass_json(const rf_report_pass *pass) {
   json_t *ops = json_array();
   double predicted = 0, limit_of_all = 0;
   /* The predictions are for all passes, the measurements perhaps only for some of them. */
-  double times = pass->timed > 0 ? (double)pass->count / (double)pass->timed : 1;
+  double times = pass->timed > 0 && pass->count > 0 ? (double)pass->count / (double)pass->timed : 1;
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_measured *m = &pass->measured[i];
     double calls = (double)m->calls;

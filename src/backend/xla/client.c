@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -84,7 +85,8 @@ static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *setti
                        .host = (uint32_t)client->host,
                        .hosts = (uint32_t)client->hosts,
                        .port = (uint32_t)hosts->port,
-                       .address_bytes = (uint32_t)strlen(address)};
+                       .address_bytes = (uint32_t)strlen(address),
+                       .cores = (uint32_t)omp_get_num_procs()};
   rf_wire_option option[RF_WIRE_OPTIONS];
   char text[16384];
   const void *answer = NULL;
@@ -121,7 +123,7 @@ static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *setti
   if (facts.devices < 0 || bytes != sizeof facts + ids)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "open the plugin: the answer has the wrong size");
   copy_facts(&facts, &client->facts);
-  client->spin_ns = rf_wire_spin_ns(client->facts.platform);
+  client->spin_ns = rf_wire_spin_ns(client->facts.platform, omp_get_num_procs());
   client->stores = facts.stores;
   client->device_id = rf_must(malloc(ids + 1));
   memcpy(client->device_id, (const char *)answer + sizeof facts, ids);

@@ -217,6 +217,8 @@ static void attend_once(rf_hlo *h, const rf_pages *p, const step *of, rf_val out
   rf_val e = rf_hlo_exponential(h, rf_hlo_subtract(h, s, along(h, most, s)));
   rf_val sum = rf_hlo_reduce(h, RF_HLO_SUM, e, 3);
   rf_val weight = scaled(h, p, of, 1, rf_hlo_divide(h, e, along(h, sum, s)));
+  /* the scales of keys that no query sees may be NaN */
+  if (rf_has(p->scale)) weight = rf_hlo_select(h, see, weight, rf_hlo_scalar(h, RF_HLO_F32, 0));
   out[0] = product(h, rf_hlo_convert(h, weight, v.type), v, false);
   out[1] = rf_hlo_add(h, most, rf_hlo_log(h, sum));
 }

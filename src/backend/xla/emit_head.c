@@ -226,6 +226,7 @@ static rf_val zero_if_ignored(rf_hlo *h, rf_val labels, rf_val v) {
 /* The number of rows in a chunk for which computing takes as long as moving data, on an
  * accelerator. The weight is read once per chunk, and its gradient is read and written, if there is
  * one. */
+enum { LARGEST = 1 << 30 }; /* bytes of a chunk of logits in f32 */
 enum { BALANCED_ROWS = 256, BALANCED_ROWS_WITH_GRADIENT = 512 };
 
 static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
@@ -236,7 +237,7 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
     int64_t gradient = 4 * c->of.width * vocab;
     if (e->target.head_bytes) bytes = e->target.head_bytes;
     /* A chunk reads and writes the gradient: larger chunks for large gradients. */
-    if (e->target.head_bytes && adds && bytes < gradient) bytes = gradient;
+    if (e->target.head_bytes && adds && bytes < gradient) bytes = gradient < LARGEST ? gradient : LARGEST;
     if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
     else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
   }

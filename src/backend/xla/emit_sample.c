@@ -242,17 +242,11 @@ static rf_val best_token(rf_hlo *h, const rows *r, rf_val z, rf_val most) {
   return rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_reduce(h, RF_HLO_MIN, token, 1), 1);
 }
 
-/* uniform * sum of v, but less than the sum, so that a token of weight 0 is never drawn. The sum is
- * taken as the partial sums are, because rounding depends on the order. */
+/* uniform * sum of v, but less than the sum, so that a token of weight 0 is never drawn. Without a
+ * loop, the compiler may add partial sums in another order than the sum, so the margin is larger. */
 static rf_val target_of(rf_hlo *h, const rows *r, rf_val rules, rf_val v) {
-  rf_val sum = total(h, v);
-  if (r->unrolled) {
-    rf_val end = rf_hlo_full(h, RF_HLO_I32, (double)r->vocab, RF_DIMS(r->count, DIGITS));
-    sum = rf_hlo_slice(h, sums_where(h, r, r->number, RF_HLO_LT, end, v), 1, 0, 1);
-    sum = rf_hlo_reshape(h, sum, RF_DIMS(r->count));
-  }
-  rf_val target = rf_hlo_multiply(h, rule(h, rules, RF_RULE_UNIFORM), sum);
-  return rf_hlo_minimum(h, target, rf_hlo_multiply_c(h, sum, 1 - 0x1p-23));
+  rf_val sum = total(h, v), target = rf_hlo_multiply(h, rule(h, rules, RF_RULE_UNIFORM), sum);
+  return rf_hlo_minimum(h, target, rf_hlo_multiply_c(h, sum, r->unrolled ? 1 - 0x1p-18 : 1 - 0x1p-23));
 }
 
 /* The same as `draw` if no row has top-k, top-p or min-p. */

@@ -7,7 +7,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
   RF_WIRE_VERSION = 4, /* of this header */
@@ -54,10 +53,10 @@ static inline int64_t rf_wire_now_ns(void) {
 }
 
 /* How long both processes wait for an execution without sleeping: waking up takes longer than the
- * messages of a step. 0 if the processor itself computes, or has one core. */
-static inline int64_t rf_wire_spin_ns(const char *platform) {
+ * messages of a step. 0 if the processor itself computes, or this process may use one core only. */
+static inline int64_t rf_wire_spin_ns(const char *platform, int cores) {
   enum { CORES = 2, SPIN_NS = 3000000 };
-  return strcmp(platform, "cpu") && sysconf(_SC_NPROCESSORS_ONLN) >= CORES ? SPIN_NS : 0;
+  return strcmp(platform, "cpu") && cores >= CORES ? SPIN_NS : 0;
 }
 
 typedef struct rf_wire_head {
@@ -84,6 +83,7 @@ typedef struct rf_wire_answer {
 typedef struct rf_wire_open {
   uint32_t compile_only, options;
   uint32_t host, hosts, port, address_bytes; /* hosts <= 1: no other hosts, and no address */
+  uint32_t cores, unused;                    /* that the client may use */
 } rf_wire_open;
 /* Texts follow the list of options, without NUL: for each option its name, then its text; then the
  * address of host 0. */
