@@ -480,7 +480,7 @@ case_silent_rank() {
     pid=$(process_of "silent-$LIBRARY" 3)
     kill -STOP "$pid"
     wait $! && fail 'a run with a stopped rank ends with status 0'
-    says "^rafter: .*rank 3 \\($(hostname)\\) did not send a message within 3 s"
+    says "^rafter: .*rank 3 \\($(hostname)\\) did not (send|take) a message within 3 s"
     kill -KILL "$pid" 2>/dev/null
     gone "silent-$LIBRARY"
   done
