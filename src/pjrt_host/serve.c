@@ -339,14 +339,6 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_PROFILE_END] = serve_profile_end,
 };
 
-/* Waits for the next request for a short time without sleeping, since decoding sends one at once. */
-static void await_next(const session *s) {
-  char first;
-  int64_t end = rf_wire_now_ns() + s->h->spin_ns;
-  while (rf_wire_now_ns() < end && recv(s->socket, &first, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-         errno == EAGAIN) {}
-}
-
 /* Reads one request. Returns false at the end of the socket, or if the head is not a head. */
 static bool read_request(session *s, rf_wire_head *head) {
   if (!read_all(s, (char *)head, sizeof *head)) return false;
@@ -389,7 +381,7 @@ void host_serve(host *h, int socket, const char *plugin) {
     if (s.descriptor >= 0) close(s.descriptor);
     s.descriptor = -1;
     if (!sent || head.kind == RF_WIRE_CLOSE) break;
-    if (head.kind == RF_WIRE_EXECUTE) await_next(&s);
+    if (head.kind == RF_WIRE_EXECUTE) rf_wire_await(socket, h->spin_ns); /* decoding sends one at once */
   }
   free(s.body);
 }

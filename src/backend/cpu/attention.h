@@ -135,7 +135,7 @@ extern const rf_kernel RF_CPU_ATTENTION[];
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_F32 ? 4 : dtype == RF_BF16 ? 2 : 1);
 }
-/* The first row of qkv whose number in the segments is at least `at`. */
+/* The first row of qkv whose number in the segments is `at` or larger. */
 static inline int64_t rf_attention_row(const rf_attention *a, int64_t at) {
   return (at - a->rank + a->step - 1) / a->step;
 }

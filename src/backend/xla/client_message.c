@@ -87,14 +87,6 @@ static outcome receive(const rf_xla_client *client, void *to, size_t bytes, bool
   return READY;
 }
 
-/* Waits for the answer for a short time without sleeping. */
-static void spin(const rf_xla_client *client) {
-  char first;
-  int64_t end = rf_wire_now_ns() + client->spin_ns;
-  while (rf_wire_now_ns() < end && recv(client->socket, &first, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-         errno == EAGAIN) {}
-}
-
 /* Sends the request and receives the head and the body of the answer. */
 static outcome exchange(rf_xla_client *client, const rf_xla_message *message, rf_wire_answer *answer) {
   enum { PARTS = sizeof message->part / sizeof *message->part };
@@ -105,7 +97,7 @@ static outcome exchange(rf_xla_client *client, const rf_xla_message *message, rf
     head.bytes += message->part[i].iov_len;
   }
   outcome done = send_parts(client, part, message->parts + 1, message->descriptor, message->stoppable);
-  if (done == READY && message->kind == RF_WIRE_EXECUTE) spin(client);
+  if (done == READY && message->kind == RF_WIRE_EXECUTE) rf_wire_await(client->socket, client->spin_ns);
   if (done == READY) done = receive(client, answer, sizeof *answer, message->stoppable);
   if (done != READY) return done;
   if (answer->magic != RF_WIRE_MAGIC || answer->bytes > RF_WIRE_MOST) return ENDED;

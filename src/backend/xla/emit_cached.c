@@ -248,11 +248,22 @@ static rf_val many(rf_hlo *h, rf_val v, int64_t times) {
   return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], times));
 }
 
+/* A step in which each row has pages (n,u) of its own. */
+static step step_of(rf_hlo *h, const reach *r, rf_val q, rf_val pages, rf_val key) {
+  int64_t group = q.dim[2];
+  return (step){.q = q,
+                .pages = pages,
+                .key = key,
+                .first = many(h, r->first, group),
+                .last = many(h, r->last, group),
+                .end = r->last};
+}
+
 /* Computes attention of rows that all have pages of their own. */
 static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val state[3]) {
   rf_hlo *h = e->h;
   reach r = reach_of(e, p);
-  int64_t n = q.dim[0], group = q.dim[2], positions = run * p->cache.dim[2];
+  int64_t n = q.dim[0], positions = run * p->cache.dim[2];
   rf_val table = rf_hlo_rows(h, table_of(e, p, run), rf_hlo_maximum_c(h, r.slot, 0));
   rf_val some = rf_hlo_compare(h, RF_HLO_LE, r.first, r.last);
   rf_val low = rf_hlo_select(h, some, r.first, i32(h, table.dim[1] * p->cache.dim[2]));
@@ -260,26 +271,17 @@ static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf
   rf_val most = rf_hlo_maximum_c(h, rf_hlo_reduce_all(h, RF_HLO_MAX, r.last), -1);
   rf_val to = quotient(h, rf_hlo_add_c(h, most, (double)positions), positions);
   rf_hlo_loop loop;
-  start(h, state, n, q.dim[1], group, p->value);
+  start(h, state, n, q.dim[1], q.dim[2], p->value);
   if (table.dim[1] == run) {
-    step all = {.q = q,
-                .pages = table,
-                .key = i32(h, 0),
-                .first = many(h, r.first, group),
-                .last = many(h, r.last, group),
-                .end = r.last};
+    step all = step_of(h, &r, q, table, i32(h, 0));
     attend(h, p, &all, state);
     return;
   }
   rf_hlo_loop_begin_to(h, &loop, rf_hlo_subtract(h, to, from), state, 3);
   rf_val at = rf_hlo_add(h, loop.i, from), column = rf_hlo_multiply_c(h, at, (double)run);
-  step s = {
-      .q = q,
-      .pages = rf_hlo_dynamic_slice(h, table, (const rf_val[]){i32(h, 0), column}, (const int64_t[]){n, run}),
-      .key = rf_hlo_multiply_c(h, at, (double)positions),
-      .first = many(h, r.first, group),
-      .last = many(h, r.last, group),
-      .end = r.last};
+  rf_val pages =
+      rf_hlo_dynamic_slice(h, table, (const rf_val[]){i32(h, 0), column}, (const int64_t[]){n, run});
+  step s = step_of(h, &r, q, pages, rf_hlo_multiply_c(h, at, (double)positions));
   attend(h, p, &s, state);
   rf_hlo_loop_end(h, &loop, state);
 }
@@ -288,13 +290,8 @@ static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf
 static void attend_rows_once(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val out[2]) {
   rf_hlo *h = e->h;
   reach r = reach_of(e, p);
-  int64_t group = q.dim[2];
-  const step all = {.q = q,
-                    .pages = rf_hlo_rows(h, table_of(e, p, run), rf_hlo_maximum_c(h, r.slot, 0)),
-                    .key = i32(h, 0),
-                    .first = many(h, r.first, group),
-                    .last = many(h, r.last, group),
-                    .end = r.last};
+  rf_val pages = rf_hlo_rows(h, table_of(e, p, run), rf_hlo_maximum_c(h, r.slot, 0));
+  const step all = step_of(h, &r, q, pages, i32(h, 0));
   attend_once(h, p, &all, out);
 }
 
@@ -435,7 +432,7 @@ static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
   return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
 }
 
-/* Returns the number of rows in a chunk: at least 32, and half of the maximum if a key head has few
+/* Returns the number of rows in a chunk: 32 or more, and half of the maximum if a key head has few
  * query heads. */
 static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
   int64_t most = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS;

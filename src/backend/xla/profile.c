@@ -29,10 +29,7 @@ enum { /* numbers of fields, from tsl/profiler/protobuf/xplane.proto */
        STAT_BYTES = 6,
        STAT_REFERENCE = 7
 };
-enum {
-  MOST = 1 << 22 /* kernels, and entries of a map */,
-  DEEPEST = 64 /* events that contain each other */
-};
+enum { DEEPEST = 64 /* events that contain each other */ };
 static const uint64_t LATEST_NS = (uint64_t)1 << 62, LONGEST_PS = (uint64_t)1 << 62;
 
 /* An entry of a map from numbers to metadata. */
@@ -61,7 +58,8 @@ typedef struct reader {
   bool full;
 } reader;
 
-static bool grow(void **list, int count, int *room, size_t size) {
+bool rf_xla_grow(void **list, int count, int *room, size_t size) {
+  enum { MOST = 1 << 22 };
   if (count < *room) return true;
   int more = *room ? 2 * *room : 256;
   void *grown = more <= MOST ? realloc(*list, (size_t)more * size) : NULL;
@@ -85,7 +83,7 @@ static bool add_meta(map *to, rf_proto_bytes entry) {
     if (f.number == MAP_KEY && f.is_number) made.key = f.value;
     if (f.number == MAP_VALUE && !f.is_number) made.value = f.bytes;
   }
-  if (!grow((void **)&to->at, to->count, &to->room, sizeof *to->at)) return false;
+  if (!rf_xla_grow((void **)&to->at, to->count, &to->room, sizeof *to->at)) return false;
   to->at[to->count++] = made;
   return true;
 }
@@ -173,7 +171,7 @@ static bool add_event(reader *r, rf_proto_bytes bytes, uint64_t line_ns) {
     if (f.number == EVENT_DURATION) duration = f.value;
   }
   if (duration == 0 || offset > LONGEST_PS || duration > LONGEST_PS) return true;
-  if (!grow((void **)&r->event, r->count, &r->room, sizeof *r->event)) return false;
+  if (!rf_xla_grow((void **)&r->event, r->count, &r->room, sizeof *r->event)) return false;
   r->event[r->count++] = (event){.begin = (int64_t)(line_ns + offset / 1000),
                                  .end = (int64_t)(line_ns + (offset + duration) / 1000),
                                  .instruction = instruction_of(r, bytes, metadata),
@@ -191,7 +189,7 @@ static int outer_first(const void *a, const void *b) {
 static void put_kernel(reader *r, const event *e, int64_t begin, int64_t end) {
   rf_xla_kernels *out = r->out;
   if (end <= begin) return;
-  r->full = r->full || !grow((void **)&out->at, out->count, &r->out_room, sizeof *out->at);
+  r->full = r->full || !rf_xla_grow((void **)&out->at, out->count, &r->out_room, sizeof *out->at);
   if (r->full) return;
   out->at[out->count++] = (rf_xla_kernel){begin, end, e->instruction, e->number};
   out->known += e->instruction != RF_NONE;

@@ -8,6 +8,10 @@
 #include "backend/xla/proto.h"
 #include "graph/graph.h"
 
+/* Makes room for one more element in a list of `count` elements of `size` bytes. Returns false if
+ * there is no memory, or if the list is too long for a profile. */
+bool rf_xla_grow(void **list, int count, int *room, size_t size);
+
 /* ---- the program: profile_program.c ---------------------------------------------------------- */
 
 typedef struct rf_xla_instruction {

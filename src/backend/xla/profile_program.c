@@ -17,7 +17,7 @@ enum { /* numbers of fields, from xla/service/hlo.proto and xla/xla_data.proto *
        INSTRUCTION_CALLED = 38,
        METADATA_OP_NAME = 2
 };
-enum { MOST = 1 << 22 /* instructions */, DEEPEST = 8 /* computations that call each other */ };
+enum { DEEPEST = 8 /* computations that call each other */ };
 
 typedef struct instruction {
   rf_xla_instruction own; /* first field */
@@ -33,17 +33,6 @@ typedef struct module {
   computation *computation;
   int instructions, computations, instruction_room, computation_room;
 } module;
-
-/* Makes room for one more element. */
-static bool grow(void **list, int count, int *room, size_t size) {
-  if (count < *room) return true;
-  int more = *room ? 2 * *room : 256;
-  void *grown = more <= MOST ? realloc(*list, (size_t)more * size) : NULL;
-  if (!grown) return false;
-  *list = grown;
-  *room = more;
-  return true;
-}
 
 static instruction read_instruction(rf_proto_bytes bytes) {
   rf_proto_field f;
@@ -77,13 +66,13 @@ static bool read_computation(module *m, rf_proto_bytes bytes) {
     if (f.number == COMPUTATION_ID && f.is_number) made.id = f.value;
     if (f.number == COMPUTATION_ROOT && f.is_number) made.root = f.value;
     if (f.number != COMPUTATION_INSTRUCTIONS || f.is_number) continue;
-    if (!grow((void **)&m->instruction, m->instructions, &m->instruction_room, sizeof *m->instruction))
+    if (!rf_xla_grow((void **)&m->instruction, m->instructions, &m->instruction_room, sizeof *m->instruction))
       return false;
     m->instruction[m->instructions++] = read_instruction(f.bytes);
   }
   made.count = m->instructions - made.first;
   if (made.count) qsort(m->instruction + made.first, (size_t)made.count, sizeof *m->instruction, by_id);
-  if (!grow((void **)&m->computation, m->computations, &m->computation_room, sizeof *m->computation))
+  if (!rf_xla_grow((void **)&m->computation, m->computations, &m->computation_room, sizeof *m->computation))
     return false;
   m->computation[m->computations++] = made;
   return true;

@@ -4,8 +4,10 @@
 #ifndef RF_XLA_WIRE_H
 #define RF_XLA_WIRE_H
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 enum {
@@ -57,6 +59,13 @@ static inline int64_t rf_wire_now_ns(void) {
 static inline int64_t rf_wire_spin_ns(const char *platform, int cores) {
   enum { CORES = 2, SPIN_NS = 3000000 };
   return strcmp(platform, "cpu") && cores >= CORES ? SPIN_NS : 0;
+}
+
+/* Waits for a message for a short time without sleeping. */
+static inline void rf_wire_await(int socket, int64_t ns) {
+  char first;
+  int64_t end = rf_wire_now_ns() + ns;
+  while (rf_wire_now_ns() < end && recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) {}
 }
 
 typedef struct rf_wire_head {
