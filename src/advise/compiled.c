@@ -207,8 +207,8 @@ rf_status rf_plan_write_programs(const rafter_plan *plan, const char *folder, rf
       "(`1a 04 20 NN 28 01`, NN replicas and one partition). If an argument shares memory with a result, it "
       "is\n"
       "donated: the call frees its buffer, and the result uses this memory.\n\n"
-      "One argument is not a tensor of the plan. It has eight u32 words: seed (low), seed (high), step\n"
-      "(from 1), loss scale (bits of an f32), learning rate (bits of an f32), and three unused words. The\n"
+      "One argument is not a tensor of the plan. It has seven u32 words: seed (low), seed (high), step\n"
+      "(from 1), loss scale (bits of an f32), learning rate (bits of an f32), and two unused words. The\n"
       "loss scale is 1 / (valid tokens of the step). One result is not a tensor of the plan. It has the\n"
       "values that must be finite. If one of them is not finite, the step has changed no weight.\n",
       plan->settings.model.name);

@@ -65,8 +65,7 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
   snprintf(text, sizeof text,
            "tokens per second and chip fall to %.0f %% of those with %.0f chip%s; the network takes %.0f %% "
-           "of the "
-           "step instead of %.0f %%",
+           "of the step instead of %.0f %%",
            100 * each / before, row[i - 1].chips, rf_plural((int64_t)row[i - 1].chips), 100 * row[i].waits,
            100 * row[i - 1].waits);
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);

@@ -114,8 +114,8 @@ static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
 }
 
 /* Sorts the k most likely tokens of the row into work->candidate. find_peaks was called before.
- * These tokens can only be in the k blocks with the largest maxima. Their logits are at least the
- * smallest of these k maxima. */
+ * These tokens can only be in the k blocks with the largest maxima. None of their logits is below
+ * the smallest of these k maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;

@@ -81,7 +81,7 @@ typedef struct rf_report_pass {
 } rf_report_pass;
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
 json_t *rf_report_pass_json(const rf_report_pass *pass);
-/* Number of steps or passes to which the times of ops in this object belong; at least 1. */
+/* Number of steps or passes to which the times of ops in this object belong; 1 or more. */
 double rf_report_timed(const json_t *pass);
 
 /* The next functions write a number with its unit into `text` and return it: "5.94 GiB". */

@@ -257,8 +257,8 @@ static int64_t end_of_steps(const rf_trace_file *file, int steps) {
              : json_integer_value(json_object_get(after ? after : step, "end"));
 }
 
-/* The largest number of steps, counted from the first, that together have at most `most` spans; at
- * least 1. */
+/* The largest number of steps, counted from the first, that together have at most `most` spans; 1
+ * or more. */
 static int steps_within(const rf_trace_file *file, int64_t most) {
   int low = 1, high = (int)json_array_size(json_object_get(file->header, "steps"));
   if (!high) return 0;
