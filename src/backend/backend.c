@@ -1,5 +1,5 @@
 /* backend.c - finds a backend by name, chooses a kernel for an op, and accesses the memory of a
- * device. If the memory has a host address, the access does not call the device. */
+ * device. If the host can address the memory, these functions do not call the device. */
 #include "backend/backend.h"
 #include "backend/reference/reference.h"
 

@@ -1,6 +1,7 @@
 /* backend.h - the contract of a backend. A backend has kernels from which a plan chooses, devices
- * with memory, and programs that run the graph of a plan on a device. The plan makes all choices; a
- * backend only executes them. docs/adding-a-backend.md is the guide. */
+ * with memory, and programs that run the graph of a plan on a device. The plan makes all choices,
+ * and a backend only executes the plan. docs/adding-a-backend.md explains how to write a
+ * backend. */
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 
@@ -18,8 +19,8 @@ typedef struct rf_program rf_program;
 
 /* A block of device memory, addressed by byte offset. A program uses one such block. On a device of
  * several chips, every chip has a block of `bytes` bytes, and byte `at` of chip c has the offset
- * rf_memory_at(memory, c, at). The blocks have the same tensors at the same bytes. With several
- * hosts, each has the memory of its own chips, and c is a number among these. */
+ * rf_memory_at(memory, c, at). All blocks have the same tensors at the same offsets. With several
+ * hosts, a host has only the blocks of its own chips, and c counts these chips. */
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
@@ -34,18 +35,18 @@ static inline int64_t rf_memory_at(const rf_memory *memory, int chip, int64_t at
 typedef enum rf_alu { RF_ALU_VECTOR, RF_ALU_MATRIX } rf_alu;
 typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 
-/* How to open a device. Backends that need no such settings ignore them. */
+/* How to open a device. A backend ignores settings that it does not need. */
 typedef struct rf_device_settings {
-  int chips;                /* chips that the programs of the run need; 0 means 1 */
+  int chips;                /* number of chips on which the programs run; 0 means 1 */
   rf_hosts hosts;           /* the hosts among which the chips are shared equally */
   const char *plugin;       /* path of a PJRT plugin; NULL: none */
-  const char *flags;        /* options for the compiler, "--xla_a=1 --xla_b=true"; NULL: none */
+  const char *flags;        /* options for the compiler, such as "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache;        /* folder of compiled programs; NULL: none */
   bool traced;              /* the run records some of its steps (backend/lanes.h) */
-  const volatile int *stop; /* if *stop becomes not 0, compiling ends with RAFTER_INTERRUPTED; NULL: never */
-  /* Called before a program for `rows` rows is compiled, which may take minutes, and after that
-   * with the seconds that it took, and the bytes that the program needs on each chip (0: not known).
-   * NULL: not called. */
+  const volatile int *stop; /* a value other than 0 ends compiling with RAFTER_INTERRUPTED; may be NULL */
+  /* Called before and after a program for `rows` rows is compiled, which may take minutes. The
+   * second call gets the seconds of the compilation, and the bytes that the program needs on each
+   * chip (0: unknown). NULL: not called. */
   void (*compiling)(void *self, int64_t rows, double seconds, int64_t bytes);
   /* Gets a sentence for people. NULL: not called. */
   void (*note)(void *self, const char *text);
@@ -56,30 +57,31 @@ typedef struct rf_device_settings {
  * RAFTER_FAILED when the device fails. */
 typedef struct rf_device_type {
   /* The texts of `settings` must stay valid until `close`. A device type for several chips sets
-   * rf_device.chips to settings->chips, or fails if it does not have that many. */
+   * rf_device.chips to settings->chips, or fails if it has fewer chips. */
   rf_status (*open)(rf_device **device, const rf_device_settings *settings, rf_error *error);
   void (*close)(rf_device *device);
-  /* Allocates zeroed memory, aligned to at least 64 bytes: a block of `bytes` bytes on every
-   * chip. */
+  /* Allocates a block of `bytes` zeroed bytes on every chip, aligned to at least 64 bytes. */
   rf_status (*allocate)(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
   void (*release)(rf_memory *memory);
-  /* Maps a range of memory before its first use. NULL if all memory is always mapped. */
+  /* Maps a range of memory before its first use. The function is NULL if all memory is always
+   * mapped. */
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
   /* `fill`, `upload` and `download` are NULL if memory has a host address. Only rf_memory_fill,
    * rf_memory_write and rf_memory_read call these functions. The range of a call never covers two
-   * tensors. Several threads may call at once. */
+   * tensors. Several threads may call these functions at once. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
-  /* Called when plan `plan` of the run is used after another plan. The other plan has left its
-   * own bytes after the persistent region of the first plan. NULL if all bytes are those of the
-   * arena. */
+  /* Called when plan `plan` of the run is used after another plan. The other plan may have
+   * overwritten the bytes after the persistent region of the first plan. The function is NULL if
+   * every plan reads its tensors from the arena itself. */
   void (*enter)(rf_memory *memory, int plan);
   /* Sends a message to another host, or receives the next one from it. Messages of a host arrive in
-   * order. Both fail if a host ends. NULL if devices have one host. */
+   * order. Both functions fail if a host ends. They are NULL if devices have one host. */
   rf_status (*send)(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error);
   rf_status (*receive)(rf_device *device, int host, void *data, int64_t bytes, rf_error *error);
-  /* Waits for all queued work and reports its errors. NULL if the device never queues work. */
+  /* Waits for all queued work and reports the errors of this work. The function is NULL if the
+   * device never queues work. */
   rf_status (*synchronise)(rf_device *device, rf_error *error);
   /* Compiles a plan to a program. The device must outlive the program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
@@ -98,22 +100,23 @@ typedef struct rf_device_type {
 /* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
-  int chips;            /* chips that run each program, on all hosts; 1 unless `open` sets it */
-  int hosts;            /* 1 unless `open` sets it; the first chips are those of host 0, and so on */
-  int host;             /* number of this host */
-  int level;            /* instruction-set level of the backend: rf_isa on a CPU */
-  int workers;          /* number of workers (CPU: threads) that share an op; the same as in the plan */
-  struct rf_link *link; /* of host devices: the other ranks (mpi/link.h); NULL: one process */
-  rf_team team; /* how many of the workers execute the next op, if the host's threads are the workers */
+  int chips; /* number of chips on all hosts, which run each program; 1 unless `open` sets it */
+  int hosts; /* number of hosts, 1 unless `open` sets it; the chips are numbered host by host */
+  int host;  /* number of this host */
+  int level; /* instruction-set level of the backend: rf_isa on a CPU */
+  /* number of workers that share an op, as in the plan; on a CPU, a worker is a thread */
+  int workers;
+  struct rf_link *link; /* the other ranks, for host devices (mpi/link.h); NULL: one process */
+  rf_team team; /* chooses how many threads execute the next op, if the workers are threads of the host */
 };
 
-/* Opens the device of `backend`, whose `device` is not NULL. (*device)->type->close closes it.
- * `settings` may be NULL: no settings. */
+/* Opens the device of `backend`. backend->device must not be NULL. (*device)->type->close closes
+ * it. `settings` may be NULL. */
 rf_status rf_device_open(const rf_backend *backend, int level, int workers,
                          const rf_device_settings *settings, rf_device **device, rf_error *error);
 
 /* These functions access `bytes` bytes of `memory` from offset `at` on. rf_memory_fill repeats the
- * 4-byte value `word`; `bytes` is then a multiple of 4. */
+ * 4-byte value `word`, so its `bytes` must be a multiple of 4. */
 rf_status rf_memory_write(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
 rf_status rf_memory_read(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
 rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
@@ -124,18 +127,19 @@ rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t b
 typedef struct rf_run_inputs {
   /* The dropout mask depends on (seed, step, attr.dropout.site, global token, channel). */
   uint64_t seed;
-  int64_t step;  /* optimizer step, from 1 (Adam's bias correction) */
-  int32_t micro; /* microbatch of this step, from 0 */
-  /* tokens of this step before this microbatch: micro * n, with n tokens in each microbatch */
+  int64_t step;  /* number of the optimizer step, from 1, as Adam's bias correction needs it */
+  int32_t micro; /* number of the microbatch in the step, from 0 */
+  /* number of tokens of this step before this microbatch: micro * n, where n is the tokens of a
+   * microbatch */
   int64_t first_token;
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
-  int64_t rows; /* number of rows in use; in training, all rows of the graph */
-  /* An output of the graph that the caller does not read after this run, so that the device need not
-   * copy it to the host; NULL: none. */
+  int64_t rows; /* number of rows in use; training uses all rows of the graph */
+  /* An output of the graph that the caller does not read after this run. The device need not copy
+   * this output to the host. NULL: the caller reads all outputs. */
   const rf_tensor *unread;
   /* Coordinates of this chip in the graph's mesh. A device of several chips runs a program on all
-   * of them, and ignores this field. */
+   * its chips, and ignores this field. */
   int32_t place[RF_AXES];
   /* If *stop is not 0, the section ends before its next op with RAFTER_INTERRUPTED, and its results
    * are discarded. A section that has updated a weight continues to its end. NULL: never. */
@@ -164,14 +168,16 @@ typedef struct rf_watch {
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
-  /* byte offset of each tensor and each workspace in `memory`; negative if not stored */
+  /* byte offset of each tensor and each workspace in `memory`; negative if a tensor is not
+   * stored */
   const int64_t *offset;
   const struct rf_chosen *op; /* kernels and workspace that the plan chose for each op */
   int number;                 /* index of this plan in the run; recorded spans contain it */
   int workers;                /* number of workers for which the workspaces are sized */
-  /* one element for each op; a program that cannot time single ops leaves `calls` at 0 */
+  /* times of each op; a program that cannot time single ops leaves `calls` at 0 */
   rf_measured *measured;
-  int64_t *timed; /* counts executions with times; a program that times all of them leaves it at 0 */
+  /* number of executions whose ops were timed; a program that times all executions leaves 0 */
+  int64_t *timed;
   rf_watch watch;
 };
 
@@ -180,8 +186,8 @@ struct rf_program {
   /* Runs one section once. `run` may return before the device is done (see synchronise). */
   rf_status (*run)(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error);
   void (*release)(rf_program *program);
-  /* Puts the outputs of a microbatch where the graph has them, after the section END. NULL: they are
-   * there after each section MICRO. */
+  /* Called after the section END: copies the outputs of a microbatch to the output tensors of the
+   * graph. NULL: the outputs are in these tensors after each section MICRO. */
   void (*show)(rf_program *program, int micro);
 };
 
@@ -193,7 +199,7 @@ struct rf_backend {
    * first entry that accepts the op. */
   const struct rf_kernel *const *tables;
   const rf_backend *kernels_of; /* backend whose tables this backend uses; NULL: its own tables */
-  /* NULL: the backend can only plan, and a run of its plans does nothing */
+  /* NULL: the backend can only plan, and running its plans does nothing */
   const rf_device_type *device;
   /* Gets the default block sizes of a kernel. A plan may use other block sizes (rf_tiling).
    * Returns false if the kernel has no block sizes. */
@@ -201,20 +207,21 @@ struct rf_backend {
   /* true: all matrices are plain rows of the plan's dtype; false: matrices that are not trained are
    * packed (formats/panels.h) */
   bool plain_weights;
-  /* A compiler places the tensors inside a step, so the device allocates other bytes than the plan. */
+  /* A compiler places the tensors of a step, so the device allocates more or fewer bytes than the
+   * plan says. */
   bool compiles;
   bool many_chips; /* the device runs programs of a mesh on several chips */
-  bool sheet;      /* only plans: a machine that is known by its data sheet, and has no threads */
+  bool sheet;      /* the backend can only plan; its machine is known by its data sheet, and has no threads */
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;
-/* Backends for machines that are known only by a data sheet. Users cannot name them. On a TPU, a
- * plan has the arrays that the TPU compiler adds to the program of backend/xla. */
+/* Backends for machines that are known only by a data sheet. Users cannot name them. A plan for a
+ * TPU includes the arrays that the TPU compiler adds to programs of backend/xla. */
 extern const rf_backend RF_BACKEND_SHEET, RF_BACKEND_SHEET_TPU;
 /* True if each chip of a mesh is a process of an MPI job (mpi/link.h). */
 static inline bool rf_backend_has_ranks(const rf_backend *backend) {
   return backend && backend->many_chips && !backend->compiles && !backend->sheet;
 }
-const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */
+const rf_backend *rf_backend_find(const char *name); /* "auto" means cpu; returns NULL for an unknown name */
 
 #endif

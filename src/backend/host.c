@@ -57,8 +57,8 @@ void rf_host_release(rf_memory *memory) {
   free(memory);
 }
 
-/* Touches every page of the range. Steps then have no page faults, and a lack of memory shows
- * before the first step. The memory stays zero. */
+/* Touches every page of the range. Then steps have no page faults, and a run that lacks memory
+ * fails before the first step. The memory stays zero. */
 rf_status rf_host_reserve(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error) {
   enum { HUGE_PAGE = 2 << 20, PAGE = 4096 };
   (void)error;

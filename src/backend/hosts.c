@@ -9,13 +9,14 @@
 
 enum { NAMES = 3 };
 
-/* The variables of a launcher. If there are several names, the first that is set counts. */
+/* The variables of a launcher. If an entry has several names, the first variable that is set
+ * counts. */
 typedef struct launcher {
   const char *name;
   const char *host;            /* number of this process */
   const char *hosts[NAMES];    /* number of processes */
   const char *together[NAMES]; /* number of processes on this machine */
-  const char *list[NAMES];     /* names of the machines; the first has host 0 */
+  const char *list[NAMES];     /* names of the machines; host 0 runs on the first machine */
   bool counts_list;            /* the list has one name for each process */
   bool brackets;               /* the list is Slurm's: node[03-05,7] */
 } launcher;
@@ -37,7 +38,7 @@ static const launcher LAUNCHER[] = {
 };
 enum { LAUNCHERS = sizeof LAUNCHER / sizeof *LAUNCHER };
 
-/* Two variables that name the same process, and so must agree. */
+/* Two variables that number the same process, so their values must agree. */
 static const char *const SAME[][2] = {{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
                                       {"TPU_WORKER_ID", "JOB_COMPLETION_INDEX"},
                                       {"SLURM_PROCID", "PMIX_RANK"}};
@@ -96,8 +97,8 @@ static int count_names(const char *list) {
   return count;
 }
 
-/* Copies the first machine of a list. In Slurm's lists, brackets hold endings: of node[03-05,7],
- * node03 is the first. */
+/* Copies the first machine of a list. Slurm lists endings in brackets: the first machine of
+ * node[03-05,7] is node03. */
 static bool first_name(const char *list, bool brackets, char *name, size_t size) {
   size_t used = 0;
   bool skips = false, inside = false;

@@ -1,6 +1,6 @@
-/* hosts.h - the hosts of a run: how many processes there are, which of them this is, and where host
- * 0 is. The launcher of the processes (mpirun, srun, JobSet) says so in variables of the
- * environment. All knowledge about launchers is in hosts.c. */
+/* hosts.h - the hosts of a run: the number of processes, the number of this process, and the
+ * address of host 0. The launcher of the processes (mpirun, srun, JobSet) sets environment
+ * variables with these facts. All knowledge about launchers is in hosts.c. */
 #ifndef RF_HOSTS_H
 #define RF_HOSTS_H
 
@@ -14,15 +14,15 @@ typedef struct rf_hosts {
   int port;
 } rf_hosts;
 
-/* Options of the user. They take precedence over the launcher. */
+/* Options of the user. An option takes precedence over the launcher. */
 typedef struct rf_hosts_wish {
-  int hosts;               /* 0: as many as the launcher says */
-  int host;                /* -1: the number that the launcher gives */
-  const char *coordinator; /* "NAME", "NAME:PORT" or "[IPv6]:PORT" of host 0; NULL: not given */
+  int hosts;               /* number of hosts; 0: the launcher's number */
+  int host;                /* number of this host; -1: the launcher's number */
+  const char *coordinator; /* address of host 0: "NAME", "NAME:PORT" or "[IPv6]:PORT"; NULL: not given */
 } rf_hosts_wish;
 
-/* RAFTER_INVALID: a variable or a wish is malformed, they contradict each other, or one is
- * missing. */
+/* Returns RAFTER_INVALID if a variable or an option is malformed or missing, or if two of them
+ * contradict each other. */
 rf_status rf_hosts_find(const rf_hosts_wish *wish, rf_hosts *hosts, rf_error *error);
 
 #endif

@@ -19,25 +19,27 @@ typedef struct interpreter {
   rf_measured *measured;
   rf_watch watch;
   int begin[RF_SECTIONS], end[RF_SECTIONS];
-  /* With several chips: the inputs of this chip, and for each op the number of the microbatch's row
-   * that is the first row on this chip. */
+  /* With several chips: the inputs of this chip, and for each op the number of this chip's first
+   * row in the microbatch. */
   const rf_graph *graph;
   rf_link *link;
   rf_run_inputs mine;
   int32_t place[RF_AXES];
   int64_t row_chips; /* chips that have different rows of a microbatch */
   int64_t *first_row;
-  /* With pipeline stages: the passes of this stage in their order, and the next one. */
+  /* With pipeline stages: the passes of this stage in their order, and the index of the next
+   * pass. */
   rf_pipe *pipe;
-  rf_flights *flights; /* exchanges that overlap with computation */
-  int *half;           /* for each op: its pass, as in rf_pipeline_halves */
-  void **address;      /* for each tensor: its first slot */
+  rf_flights *flights; /* exchanges that run during computation */
+  int *half;           /* pass of each op, as in rf_pipeline_halves */
+  void **address;      /* first slot of each tensor */
   rf_half *order;
   int halves, next;
 } interpreter;
 
 /* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
- * end of the previous op. If system counters are read first, the op starts after this reading. */
+ * end of the previous op. If this function reads system counters first, the op starts after the
+ * reading. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
   lanes->op = i;
   lanes->plan = (uint8_t)plan;
@@ -60,7 +62,7 @@ static bool measure(rf_measured *m, rf_team *team, int64_t begin, int64_t end) {
   return rf_team_note(team, end, end - begin, shortest);
 }
 
-/* The inputs as op `i` of this chip sees them. */
+/* The inputs for op `i` on this chip. */
 static const rf_run_inputs *inputs_of_chip(interpreter *in, const rf_run_inputs *inputs, int i) {
   rf_run_inputs *mine = &in->mine;
   *mine = *inputs;
@@ -91,7 +93,7 @@ static void take_slots(const interpreter *in, rf_call *call, int micro) {
   for (int k = 0; k < op->output_count; k++) call->out[k] = slot_address(in, op->output[k], micro);
 }
 
-/* Runs the ops of a section; half >= 0: only those of one pass. */
+/* Runs the ops of a section. If half >= 0, runs only the ops of this pass. */
 static rf_status run_ops(interpreter *in, rf_section section, int half, const rf_run_inputs *inputs,
                          rf_error *error) {
   rf_lanes *lanes = rf_lanes_on;
@@ -124,8 +126,8 @@ static rf_status run_ops(interpreter *in, rf_section section, int half, const rf
   return RAFTER_OK;
 }
 
-/* The caller has written the inputs of microbatch inputs->micro. Runs the passes of the schedule
- * before the first one that needs the inputs of a later microbatch. */
+/* The caller has written the inputs of microbatch inputs->micro. Runs passes of the schedule, up to
+ * the first pass that needs the inputs of a later microbatch. */
 static rf_status run_passes(interpreter *in, const rf_run_inputs *inputs, rf_error *error) {
   rf_run_inputs of = *inputs;
   if (inputs->micro == 0) {
@@ -173,7 +175,8 @@ static void *address(const rf_program_source *source, unsigned char *base, int t
   return tensor == RF_NONE || source->offset[tensor] < 0 ? NULL : base + source->offset[tensor];
 }
 
-/* True if the workspace of an op is too small for some team that has fewer threads than planned. */
+/* True if some number of threads below the planned number needs a larger workspace than the op
+ * has. */
 static bool needs_all(const rf_graph *graph, const rf_op *op, const rf_chosen *chosen, int planned) {
   const rf_kernel *kernel[] = {chosen->kernel, chosen->few};
   for (int k = 0; k < 2; k++) {
@@ -226,7 +229,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   in->graph = graph;
   in->link = rf_mesh_chips(&graph->mesh) > 1 ? source->memory->device->link : NULL;
   if (in->link) {
-    /* these axes do not split the rows of a microbatch */
+    /* the other axes do not split the rows of a microbatch */
     const rf_axes others = RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE);
     in->row_chips = rf_mesh_size(&graph->mesh, (rf_axes)~others);
     rf_place_of(&graph->mesh, in->link->rank, in->place);

@@ -11,9 +11,11 @@ typedef struct rf_inner_kernel {
   const char *name; /* name of the technique, as in rf_kernel */
   int max_rows;     /* maximum rows of the product; 0: any number */
 } rf_inner_kernel;
-/* The kernels that a plan chose for one product inside an op, by the rows of a call. */
+/* The kernels that a plan chose for one product inside an op. The number of rows of a call decides
+ * between them. */
 typedef struct rf_inner {
-  const char *product; /* "logits", "dx", "dw", "expert", ...; NULL: the op has no such product */
+  /* name of the product: "logits", "dx", "dw", "expert", ...; NULL: the op has no such product */
+  const char *product;
   const rf_inner_kernel *kernel;
   const rf_inner_kernel
       *few; /* kernel for calls of at most few->max_rows rows; NULL: `kernel` runs all calls */
@@ -32,12 +34,12 @@ typedef struct rf_call {
   void *out[RF_MAX_OUTPUTS];
   void *workspace; /* workspace_bytes() bytes, aligned to 64 bytes */
   int threads;
-  rf_blocks blocks;      /* all zero: the default of the kernel */
-  const rf_inner *inner; /* RF_MAX_INNER entries, for a kernel with a function `inner` */
+  rf_blocks blocks;      /* block sizes; all zero: the kernel's default */
+  const rf_inner *inner; /* RF_MAX_INNER entries; used only by kernels with a function `inner` */
   const rf_run_inputs *run;
   struct rf_link *link; /* the other chips, for collectives (mpi/link.h); NULL: one chip */
   struct rf_pipe *pipe; /* the other stages of a pipeline (mpi/pipe.h); NULL: one stage */
-  /* exchanges that overlap with computation (mpi/flight.h); NULL: the program has none */
+  /* exchanges that run during computation (mpi/flight.h); NULL: the program has no such exchange */
   struct rf_flights *flights;
 } rf_call;
 /* Rank of this chip among the chips that share the op. */
@@ -54,7 +56,7 @@ static inline const rf_tensor *rf_out(const rf_call *call, int i) {
 /* How a kernel divides the work of an op. */
 typedef struct rf_tiling {
   int threads;
-  rf_blocks blocks; /* only products have blocks; all zero: the default of the kernel */
+  rf_blocks blocks; /* block sizes, for products only; all zero: the kernel's default */
 } rf_tiling;
 
 #define RF_ANY_OP "*"
@@ -65,8 +67,8 @@ typedef struct rf_kernel {
   bool (*accepts)(const rf_graph *graph, const rf_op *op); /* NULL: accepts every op */
   /* NULL: no workspace */
   size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, rf_tiling by);
-  /* Chooses the kernels of the products inside the op, at the level of this kernel. Leaves entries
-   * of absent products as they are (zero). NULL: the op has no inner products. */
+  /* Chooses the kernels of the products inside the op, at the level of this kernel. Does not write
+   * the entries of absent products, which are zero. NULL: the op has no inner products. */
   void (*inner)(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]);
   void (*run)(const rf_call *call);
   int max_rows;      /* maximum rows of the op's first input; 0: any number */
@@ -83,9 +85,9 @@ static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
 /* The kernels that a plan chose for an op. */
 typedef struct rf_chosen {
   const rf_kernel *kernel; /* kernel for steps with more than `few_rows` rows */
-  const rf_kernel *few;    /* kernel for all other steps; NULL: `kernel` runs all steps */
+  const rf_kernel *few;    /* kernel for steps with fewer rows; NULL: `kernel` runs all steps */
   int64_t few_rows;
-  rf_blocks blocks;      /* all zero: the default of the kernel */
+  rf_blocks blocks;      /* block sizes; all zero: the kernel's default */
   const rf_inner *inner; /* RF_MAX_INNER entries; NULL: the op has no inner products */
   int workspace;         /* index of the workspace in rf_program_source.offset; RF_NONE: no workspace */
 } rf_chosen;
@@ -98,10 +100,10 @@ static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t row
  * on every instruction set. The workspace has room for these logits. */
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
 /* Returns the first kernel in the backend's tables that accepts the op at this level. If no kernel
- * does, returns the reference kernel. The result is never NULL for an op of RF_OPS. */
+ * accepts the op, returns the reference kernel. The result is never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, int level, const rf_graph *graph,
                                   const rf_op *op);
-/* Like rf_kernel_choose, but for calls that use only `rows` rows of the op's first input. */
+/* Does the same as rf_kernel_choose for calls that use only `rows` rows of the op's first input. */
 const rf_kernel *rf_kernel_choose_for(const rf_backend *backend, int level, const rf_graph *graph,
                                       const rf_op *op, int64_t rows);
 

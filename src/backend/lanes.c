@@ -19,7 +19,7 @@ static int this_thread(void) {
 }
 
 /* Reads the file schedstat of a thread. Sets *ran to the ns that the thread ran, and *delay to the
- * ns that it waited for a core. Both are -1 if the file cannot be read. */
+ * ns that it waited for a core. Sets both results to -1 if the file cannot be read. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -36,12 +36,11 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum {
-  NS_WORTH_A_SPAN = 1000
-}; /* if two clocks are read one after the other, their difference is below this number */
+enum { NS_WORTH_A_SPAN = 1000 }; /* maximum difference of two clocks that are read one after the other */
 
 /* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
- * its waiting time did not change, and schedstat, the slowest counter, is not read. */
+ * its waiting time did not change. Then this function does not read schedstat, the slowest
+ * counter. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
@@ -84,7 +83,7 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   return lane;
 }
 
-/* Records the changes since the last sample and makes `l` the last sample. */
+/* Records the changes since the last sample, then stores `l` as the last sample. */
 static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
   const rf_lane_look *from = &lane->last;
@@ -112,7 +111,8 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
 
 /* ---- other threads, while they are idle ------------------------------------------------------ */
 
-/* Samples another thread. Only the CPU time and the waiting time of another thread can be read. */
+/* Samples another thread. The system reports only two counters of another thread: its CPU time and
+ * its waiting time. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);

@@ -24,21 +24,24 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* one op, in lane 0. id: index of the op in `plan`. value: microbatch, or 0 */
-  RF_SPAN_BUSY,      /* work of one thread in a parallel region. id: index of the op */
-  RF_SPAN_WAIT,      /* wait at a barrier inside a parallel region. id: index of the op */
-  RF_SPAN_PHASE,     /* id: rf_phase */
-  RF_SPAN_STEP,      /* id: index in the list of steps. value: number of the step */
-  RF_SPAN_COUNTER,   /* id: an rf_counter. value: the counter's value from time `begin` on */
-  RF_SPAN_LOST,      /* id: an rf_lost. value: change of a system counter between `begin` and `end` */
-  RF_SPAN_GAP,       /* computed when a trace is collected. id: an rf_gap */
-  RF_SPAN_PREDICTED, /* computed like RF_SPAN_GAP. id: op. value: ns that the op takes at peak rates */
+  /* time of one op, in lane 0. id: index of the op in `plan`. value: number of the microbatch, or
+   * 0 */
+  RF_SPAN_OP,
+  RF_SPAN_BUSY,    /* work of one thread in a parallel region. id: index of the op */
+  RF_SPAN_WAIT,    /* wait at a barrier inside a parallel region. id: index of the op */
+  RF_SPAN_PHASE,   /* id: rf_phase */
+  RF_SPAN_STEP,    /* id: index in the list of steps. value: number of the step */
+  RF_SPAN_COUNTER, /* id: an rf_counter. value: the counter's value from time `begin` on */
+  RF_SPAN_LOST,    /* id: an rf_lost. value: change of a system counter between `begin` and `end` */
+  RF_SPAN_GAP,     /* a gap, which is computed when a trace is collected. id: an rf_gap */
+  /* predicted time, computed like RF_SPAN_GAP. id: the op. value: ns of the op at peak rates */
+  RF_SPAN_PREDICTED,
   RF_SPAN_KINDS,
-  /* a wait for another rank, in lane 0; it becomes a gap when a trace is collected. id: an
+  /* a wait for another rank, in lane 0. The wait becomes a gap when a trace is collected. id: an
    * rf_remote. value: the rank */
   RF_SPAN_REMOTE = RF_SPAN_KINDS,
-  /* The next two, in lane 0, become phases when a trace is collected. RECORD: the recorder's own
-   * work. OTHER: a compiled program's work that belongs to no op. */
+  /* The next two kinds, in lane 0, become phases when a trace is collected. RECORD: the recorder's
+   * own work. OTHER: work of a compiled program that belongs to no op. */
   RF_SPAN_RECORD,
   RF_SPAN_OTHER
 } rf_stamp_kind;
@@ -46,7 +49,7 @@ typedef enum rf_stamp_kind {
 /* Why a rank waits for another one. */
 typedef enum rf_remote {
   RF_REMOTE_LATE,   /* the other rank has not begun the exchange, or has not sent a word */
-  RF_REMOTE_NETWORK /* its messages are on their way */
+  RF_REMOTE_NETWORK /* the messages of the other rank are on their way */
 } rf_remote;
 
 /* Counters that the system keeps for each thread. A span records the change between two samples. */
@@ -70,7 +73,8 @@ typedef struct rf_stamp {
 
 /* A sample of the system's counters of one thread. */
 typedef struct rf_lane_look {
-  /* `at`, `cpu` and `delay` are ns. The last three are -1 if another thread took the sample. */
+  /* `at`, `cpu` and `delay` are ns. The last three fields are -1 if another thread took the
+   * sample. */
   int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
@@ -89,13 +93,15 @@ typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* minimum ns between two samples of the system's counters */
-  int32_t op;      /* the current op, which changes only outside regions; below 0: regions are not recorded */
+  /* the current op, which changes only outside regions; negative: regions are not recorded */
+  int32_t op;
   uint8_t plan;
 } rf_lanes;
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded */
 
-/* Also prefetches the cache line of the next spans, because the ring is larger than the caches. */
+/* Writes a span, and prefetches the cache line of the next spans, because the ring is larger than
+ * the caches. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
@@ -104,7 +110,7 @@ static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
 
 /* The main thread (lane 0) calls these functions while all other threads are idle. rf_lanes_settle
  * records the changes of the other threads' counters since their last samples. rf_lanes_forget
- * drops these changes, so that the next samples count from now. */
+ * drops these changes, so that the next samples start from the present counters. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */

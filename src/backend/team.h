@@ -1,16 +1,18 @@
 /* team.h - how many of the planned threads execute ops while other programs use the cores.
  *
  * The threads of an op wait for each other at its end. If another program has the core of one
- * thread, all threads wait until the system gives the core back, and this costs milliseconds for
+ * thread, all threads wait until the system gives the core back. Such a wait costs milliseconds for
  * each op. Then fewer threads are faster. Results do not depend on the number of threads, so a team
- * may change it between two ops. The plan sizes workspaces for `planned` threads.
+ * may change the number between two ops. The plan sizes workspaces for `planned` threads.
  *
  * Decision, after each window of WINDOW_NS in sections:
  * - A team with all threads tries fewer threads only if its main thread was off the core for more
- *   than CROWDED of the window. On a quiet machine nothing is tried.
- * - A try lasts one window. The team compares the pace of both windows. The pace is the time of the
- *   ops, divided by the sum of the shortest times of the same ops so far. A faster try is kept.
- * - A smaller team tries more threads again after a pause. A try that fails doubles the pause. */
+ *   than CROWDED of the window. So a team on an idle machine tries nothing.
+ * - A try lasts one window. The team compares the pace of this window with the pace of the window
+ *   before. The pace is the time of the ops, divided by the sum of the shortest times of the same
+ *   ops so far. If the try was faster, the team keeps its number of threads.
+ * - A smaller team tries more threads again after a pause. After any other try, the pause
+ *   doubles. */
 #ifndef RF_TEAM_H
 #define RF_TEAM_H
 
@@ -25,13 +27,14 @@ typedef enum rf_team_rule {
 typedef struct rf_team {
   rf_team_rule rule;
   int planned, active; /* active: number of threads of the next op, 1 to planned */
-  int before;          /* active threads before the try that is under way; 0: no try */
-  int direction;       /* of the next try: -1 fewer threads, 1 more */
-  /* Sums of the current window: ns in sections, ns in which the main thread was on a core, and the
-   * two times whose ratio is the pace. */
+  int before;          /* number of active threads before the current try; 0: no try */
+  int direction;       /* direction of the next try: -1 for fewer threads, 1 for more */
+  /* Sums of the current window, in ns. elapsed: time in sections. on_core: time of the main thread
+   * on a core. spent / shortest is the pace. */
   int64_t elapsed, on_core, spent, shortest;
-  int64_t entered, entered_cpu; /* clocks when the section, or the rest of it, began */
-  double pace;                  /* pace of the window before the try */
+  /* clocks at the start of the section, or at the start of its part in this window */
+  int64_t entered, entered_cpu;
+  double pace; /* pace of the window before the try */
   /* next: the earliest time of the next try. pause: the time between a failed try and the next. In
    * ns. */
   int64_t next, pause;
@@ -39,7 +42,8 @@ typedef struct rf_team {
 } rf_team;
 
 void rf_team_init(rf_team *team, int planned);
-/* The next smaller or larger number of threads that a team tries; `active` itself at the end. */
+/* The next smaller or larger number of threads that a team tries. Returns `active` if there is no
+ * such number. */
 int rf_team_fewer(int active);
 int rf_team_more(int active, int planned);
 
@@ -53,8 +57,8 @@ void rf_team_judge(rf_team *team, int64_t now, int64_t cpu);
 int64_t rf_team_cpu_ns(void);
 
 enum { RF_TEAM_WINDOW_NS = 100 * 1000 * 1000 };
-/* Notes an op that ended at time `now` and took `ns`. `shortest`: the shortest earlier time of this
- * op in ns; 0: unknown. Returns true when the window is full. */
+/* Notes an op that ended at time `now` and took `ns`. `shortest` is the shortest earlier time of
+ * this op in ns, or 0 if there is none. Returns true when the window is full. */
 static inline bool rf_team_note(rf_team *team, int64_t now, int64_t ns, int64_t shortest) {
   if (team->rule != RF_TEAM_ADAPTS || team->planned == 1) return team->rule == RF_TEAM_VARIES;
   if (shortest > 0) {

@@ -62,9 +62,10 @@ static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
 
-/* True if all threads share a unit (one KV head of one segment). They share it if more than a fifth
- * of all thread time would be idle with one thread per unit. The last round of units is not counted
- * if it occupies at most 0.15 of the threads, because short units then fill the gaps. */
+/* True if all threads share a unit (one KV head of one segment). All threads share a unit if
+ * threads would be idle for more than a fifth of the time with one thread per unit. The last round
+ * of units does not count if it occupies at most 15 % of the threads, because short units fill its
+ * gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -166,7 +167,7 @@ static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) 
   return sizeof(float) * (size_t)by.threads * rf_attention_tiles_floats(&a);
 }
 
-/* Entries of the kernel table for the op `op`: for AVX-512, for AVX2 and for plain C. */
+/* Entries of the kernel table for the op `op`: one each for AVX-512, AVX2 and plain C. */
 #define RF_ATTENTION_ROWS(op, function, takes, bytes) \
   RF_KERNEL(#op, #op "_avx512_12x32", RF_ISA_AVX512, takes, bytes, function##_avx512), \
       RF_KERNEL(#op, #op "_avx2_6x16", RF_ISA_AVX2, takes, bytes, function##_avx2), \

@@ -1,10 +1,9 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
- * kernels of all ISAs share. This definition fixes every bit of the outputs. Five things thus have
- * no influence on an output: the ISA (except AMX), the number of threads, the strip height, the
- * other segments of the batch, and the page size of the cache. Cached keys give the same outputs as
- * batch keys. All arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A
- * masked key has p = 0, which changes no sum of finite values. i is a query, j a key, d an element
- * of a head.
+ * kernels of all ISAs share. This definition fixes every bit of the outputs. So outputs do not
+ * depend on the ISA (except AMX), the number of threads, the strip height, the other segments of
+ * the batch, or the page size of the cache. Cached keys give the same outputs as keys of the batch.
+ * All arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A masked key
+ * has p = 0, which changes no sum of finite values. i is a query, j a key, d an element of a head.
  *   a_ij   = chain over ascending d of q_id k_jd
  *   f32 softmax:               s_ij = a_ij, and c = scale log2(e)
  *   f32 softmax with softcap:  s_ij = softcap tanh(scale a_ij / softcap), and c = log2(e)
@@ -22,8 +21,8 @@
  * After the last block:
  *   ctx_id = round(fma(o_id, 1 / l, 0))
  *   lse_i  = m c / log2(e) + log l.
- * In the backward pass, each sum is one chain. h is a query head of the group. "Ascending (h, i)"
- * means that h ascends, and that i ascends for each h:
+ * In the backward pass, each sum is one chain. h is one of the query heads that share a key head.
+ * "Ascending (h, i)" means that h ascends, and that i ascends for each h:
  *   p_ij   = 2^fma(s_ij, c, -(lse_i log2 e))
  *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the same tree
  *   e_ij   = chain over d of dctx_id v_jd
@@ -32,9 +31,10 @@
  *   dk_jd  = scale * chain over ascending (h, i) of t_ij q_id
  *   dv_jd  = chain over ascending (h, i) of p_ij dctx_id.
  * On AMX, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products (gemm.h),
- * in steps of 32 values of the summed index. Steps over d start at d = 0, and steps over keys or
- * queries at position 0 of the segment. For dk and dv, each query head starts a new step. p_ij and
- * t_ij are rounded to bf16, and subnormal values become zeros. All other arithmetic is as above. */
+ * in steps of 32 values of the summed index. Steps over d start at d = 0. Steps over keys or
+ * queries start at position 0 of the segment. For dk and dv, each query head starts a new step.
+ * p_ij and t_ij are rounded to bf16, and subnormal values become zeros. All other arithmetic is as
+ * above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -48,18 +48,21 @@ enum {
   RF_ATTENTION_QUERIES = 192,
   /* number of query rows of one pass for a single token; STRIP_ROWS has room for a strip per row */
   RF_ATTENTION_DECODE = 32,
-  RF_ATTENTION_SCORES = 64, /* rows of scores in the workspace of such a pass, including padding */
-  /* backward: queries, and also keys, of a block; a multiple of PANEL and of every strip height */
+  /* rows of scores in the workspace of a pass for a single token, including padding */
+  RF_ATTENTION_SCORES = 64,
+  /* backward: number of queries, and of keys, of a block; a multiple of PANEL and of all strip
+   * heights */
   RF_ATTENTION_TILE = 96,
-  /* backward: number of blocks of queries between two barriers if all threads share a unit */
+  /* backward, if all threads share a unit: number of blocks of queries between two barriers */
   RF_ATTENTION_TEAM = 4,
-  /* backward on AMX: number of blocks of 32 queries (a span) that are computed together */
+  /* backward on AMX: number of blocks of 32 queries in a span, which is computed as a whole */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* rows of the tallest strip on any ISA */
   /* maximum number of strips of one pass: 2 x 192 / 4 + 1, where 4 is the smallest strip height of
    * all ISAs. The factor 2 is needed because the last strip of a head may not be full. */
   RF_ATTENTION_STRIPS = 97,
-  /* maximum rows of all strips of a pass: 33 strips of 12 rows, 65 of 6 or 97 of 4, by ISA */
+  /* maximum sum of the heights of all strips of a pass: an ISA has 33 strips of 12 rows, 65 strips
+   * of 6 rows, or 97 strips of 4 rows */
   RF_ATTENTION_STRIP_ROWS = 400
 };
 
@@ -68,19 +71,19 @@ typedef struct rf_attention {
   int64_t longest;                        /* T: maximum length of a segment or cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to a multiple of 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
-  /* Row r of qkv is row r step + rank of the segments. step > 1: attention_part, whose input
-   * `key_input` has the keys and values of all rows. */
+  /* Row r of qkv is row r * step + rank of the segments. Only attention_part has step > 1; its
+   * input `key_input` has the keys and values of all rows. */
   int64_t step, rank;
   int key_input;
-  /* elements of a row of keys and values, and of those before the first key head; and elements of a
-   * row of query gradients */
+  /* key_ld: elements of a row of keys and values. key_at: elements of this row before the first key
+   * head. dq_ld: elements of a row of query gradients */
   int64_t key_ld, key_at, dq_ld;
   float scale;
   int64_t window; /* maximum number of keys that a query sees; INT64_MAX/2 without a window */
   rf_dtype dtype; /* type of qkv and ctx */
   float softcap;  /* 0 without a softcap */
-  bool round;     /* scaled scores are rounded to bf16 */
-  bool scaled;    /* s_ij includes the scale, because of a softcap or because s_ij is rounded to bf16 */
+  bool round;     /* true: scaled scores are rounded to bf16 */
+  bool scaled;    /* true: s_ij includes the scale, as a softcap and rounding to bf16 require */
   bool narrow;    /* the cache is i8 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op); /* with rank 0 */
@@ -89,15 +92,15 @@ rf_attention rf_attention_here(const rf_call *call);
 /* A strip is up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to
  * different heads of a group. */
 typedef struct rf_attention_strip {
-  /* _Alignas makes the size a multiple of cache lines. The vectors that follow the strips in the
-   * workspace are then aligned. */
+  /* _Alignas makes the size a multiple of the cache line. So the vectors after the strips in the
+   * workspace are aligned. */
   _Alignas(64) int rows;
   int height;                         /* height of the register tile that computes these rows */
   int64_t first, last;                /* the strip's rows see no keys outside [first, last) */
   int64_t low[16], high[16], row[16]; /* row r sees keys [low[r], high[r]) */
   int head[16];
-  int64_t line; /* in decoding: index of the first row of scores that belongs to the strip */
-  /* running maximum and sum; in decoding also the factor of the running context */
+  int64_t line; /* in decoding: index of the strip's first row of scores */
+  /* running maximum and sum of each row; in decoding also the factor of the running context */
   float m[16], l[16], factor[16];
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
@@ -135,7 +138,7 @@ extern const rf_kernel RF_CPU_ATTENTION[];
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_F32 ? 4 : dtype == RF_BF16 ? 2 : 1);
 }
-/* The first row of qkv whose number in the segments is `at` or larger. */
+/* The first row of qkv that is row `at` of the segments, or a later row. */
 static inline int64_t rf_attention_row(const rf_attention *a, int64_t at) {
   return (at - a->rank + a->step - 1) / a->step;
 }

@@ -1,9 +1,9 @@
 /* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines the
  * arithmetic, and gemm_amx.c the packing. Scores and e = dctx v^T are computed transposed, 32 keys
  * by 32 queries at a time. Rows of the rounded p and t can then be left operands of the products
- * for dv and dk. Pairs of adjacent rows of t can be the right operand of the product for dq^T. The
- * passes over the keys take one span (SPAN blocks of 32 queries) at a time. The sums of dk and dv
- * continue from span to span. dq sums over all keys, so t of the whole span is kept, in L2. */
+ * for dv and dk. Pairs of adjacent rows of t can be the right operand of the product for dq^T. Each
+ * pass over the keys handles one span (SPAN blocks of 32 queries). The sums of dk and dv continue
+ * from span to span. dq sums over all keys, so t of the whole span is kept, in L2. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -20,11 +20,12 @@ enum {
 };
 
 typedef struct room {
-  /* For a unit (segment, KV head): keys and values packed for sums over d, keys packed for sums
-   * over keys, and the sums dk and dv as (block of 32 keys, 32 elements of d, 32, 32). */
+  /* For a unit (segment, KV head). k, v: packed for sums over d. k_transposed: keys packed for sums
+   * over keys. dk, dv: sums as (block of 32 keys, 32 elements of d, 32, 32). */
   float *k, *v, *k_transposed, *dk, *dv;
-  /* For a span of queries of one head: q and g (dctx) packed for sums over d, q and g packed for
-   * sums over queries, -lse log2(e), -D, and t as (panel of 32 queries, block of 32 keys). */
+  /* For a span of queries of one head. q, g: q and dctx packed for sums over d. q_by_query,
+   * g_by_query: the same for sums over queries. less: -lse log2(e). minus_d: -D. t_all: t as (panel
+   * of 32 queries, block of 32 keys). */
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
 /* Buffers of one thread for a block of keys: packed p, packed t, scores s, and e = dctx v^T. */
@@ -35,10 +36,11 @@ typedef struct own {
 typedef struct unit {
   const rf_attention *a;
   const rf_call *call;
-  int64_t origin, length, blocks; /* first row, number of rows, number of blocks of 32 rows */
-  int64_t widths;                 /* H / 32, rounded up */
+  /* first row of the segment, number of its rows, number of its blocks of 32 rows */
+  int64_t origin, length, blocks;
+  int64_t widths; /* H / 32, rounded up */
   int kv_head, head;
-  int64_t first, panels; /* first block of 32 queries of the span, and number of these blocks */
+  int64_t first, panels; /* first block of 32 queries in the span, and number of such blocks in the span */
   room at;
 } unit;
 
@@ -75,8 +77,8 @@ size_t rf_attention_tiles_floats(const rf_attention *a) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Packs values [step, step + 32) of the summed index of rows [row, row + 32) into two tiles. Values
- * after the end of `rows` and `steps` become zeros. */
+/* Packs rows [row, row + 32) into two tiles, for values [step, step + 32) of the summed index.
+ * Values after the end of `rows` and `steps` become zeros. */
 static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
                       int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};
@@ -93,8 +95,8 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
                   NULL);
 }
 
-/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs the
- * previous rows in the meantime. */
+/* Prefetches rows [row, row + 32) of `dim` elements. The rows are not contiguous. The caller packs
+ * the previous rows in the meantime. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
     for (int64_t d = 0; d < u->a->dim; d += 64 / 2)
@@ -149,21 +151,22 @@ static void pack_panel(const unit *u, int64_t panel) {
   }
 }
 
-/* ---- a block of keys times a panel of queries ---------------------------------------------- */
+/* ---- products of a block of keys and a panel of queries
+ * ---------------------------------------------- */
 
 static void multiply(bool rows_stay, int64_t steps, const float *rows, const float *columns,
                      const float *from, float *to) {
   RF_TILE_MICROS[0][rows_stay][1](steps, rows, columns, from, to, NULL);
 }
 
-/* Sets [*from, *to) to the panels of the span that have a query that sees a key of the block. */
+/* Sets [*from, *to) to those panels of the span in which some query sees a key of the block. */
 static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t *to) {
   int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* index of the block's last key */
   *from = rf_max64(block - u->first, 0);
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* Sets [*from, *to) to the blocks of keys that have a key that a query of the panel sees. */
+/* Sets [*from, *to) to the blocks of keys in which a query of the panel sees some key. */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;
@@ -215,7 +218,7 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
 }
 
 /* For a block of keys and the span of queries, computes t for dq and continues the sums of dk and
- * dv. The sums of dk and dv start in the first head of the group, at the span that contains the
+ * dv. The sums of dk and dv start with the first head of the group and the span that contains the
  * block. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
@@ -287,8 +290,9 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Runs `what` for i < count: on all threads if `together`, otherwise on this thread. A barrier ends
- * each loop on all threads, because the next loop reads the results. */
+/* Runs `what` for all i < count. All threads share the values of i if `together`; otherwise this
+ * thread runs all of them. A barrier ends each loop on all threads, because the next loop reads the
+ * results. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \
@@ -308,7 +312,8 @@ static void run_unit(unit *u, bool together, const own *o) {
   EACH(block, u->blocks, together, write_block(u, block))
 }
 
-/* `alone` is workspace for a unit on this thread, and `shared` for a unit on all threads. */
+/* `alone` is workspace for a unit that this thread runs. `shared` is workspace for a unit that all
+ * threads run. */
 typedef struct tiles_job {
   const rf_attention *a;
   const rf_call *call;

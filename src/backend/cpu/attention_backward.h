@@ -1,7 +1,7 @@
 /* attention_backward.h - gradients of attention, compiled once per ISA. The work is divided into
  * blocks of 96 queries by 96 keys, and a block into strips of MR queries or keys. In a block, the
  * scores and e = dctx v^T are computed first, then the probabilities from the saved lse. Then the
- * sums of dq, dk and dv continue. The workspace keeps these sums between blocks. A sum is thus one
+ * sums of dq, dk and dv continue. The workspace keeps these sums between blocks. So each sum is one
  * chain, and results do not depend on the block size. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
@@ -27,7 +27,8 @@ typedef struct query_side {
   float *q_rows, *g_rows;     /* panels of 32 columns (panel, TILE, 32) */
   float *dq;                  /* (TILE, width) */
   float *less, *minus_d;      /* -lse log2(e) and -D of each query */
-  /* row of the first query in qkv, its position in the segment, and number of queries */
+  /* row: row of the first query in qkv. first: position of this query in the segment. count: number
+   * of queries */
   int64_t row, first, count;
 } query_side;
 
@@ -58,7 +59,7 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* The block of queries from row `row` on. `end` is the row after the queries of the segment. */
+/* Starts the block of queries at row `row`. `end` is the row after the queries of the segment. */
 static void start_queries(const rf_attention *a, query_side *q, int64_t origin, int64_t row, int64_t end) {
   q->row = row;
   q->first = row * a->step + a->rank - origin;
@@ -82,7 +83,7 @@ static void pack_keys(const rf_attention *a, key_side *k, const rf_call *call, i
 
 /* Packs strip `i` of the block of queries, and computes -lse log2(e) and -D of its queries. */
 static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int head, int i) {
-  const void *const *in = call->in + a->key_input; /* ctx, lse and dctx follow the keys */
+  const void *const *in = call->in + a->key_input; /* after the keys come the inputs ctx, lse and dctx */
   const void *qkv = call->in[0], *ctx = in[1], *dctx = in[3], *rows[RF_LANES] = {0}, *grads[RF_LANES] = {0};
   const float *lse = in[2];
   int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = q->row + first,
@@ -152,7 +153,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
   return true;
 }
 
-/* Continues the sums of dq for the queries of strip `i` with the block of keys at `block`. */
+/* Adds the block of keys at `block` to the sums of dq of the queries in strip `i`. */
 static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
                      const float *t) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
@@ -184,12 +185,12 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
   }
 }
 
-/* Continues the sums of dk and dv for the keys from `block` on with the block of queries `q`. */
+/* Adds the block of queries `q` to the sums of dk and dv of the keys from `block` on. */
 static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block,
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
-    int64_t from = 0, to = strips; /* strips [from, to) of queries see keys of this strip */
+    int64_t from = 0, to = strips; /* strips [from, to) of queries see keys of this strip of keys */
     while (from < to && strip_last_key(a, q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
@@ -227,7 +228,7 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
              (q->row + first) * a->dq_ld + (int64_t)head * a->dim, a->dq_ld);
 }
 
-/* `shared_keys`, `team` and `shared_t` are for a unit that all threads run. */
+/* `shared_keys`, `team` and `shared_t` are used only for a unit that all threads run. */
 typedef struct backward_job {
   const rf_attention *a;
   const rf_call *call;
@@ -263,9 +264,9 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
 }
 
 /* Runs one unit on all threads. RF_ATTENTION_TEAM blocks of queries, of one or several heads, take
- * three steps: packing queries, then dk and dv, then dq. Threads divide strips of queries in steps
- * one and three, and blocks of keys in step two. Barriers between the steps keep every sum in
- * ascending order. */
+ * three steps. Step one packs queries, step two computes dk and dv, and step three computes dq. In
+ * steps one and three, threads share the strips of queries. In step two, threads share the blocks
+ * of keys. Barriers between the steps keep every sum in ascending order. */
 static void unit_together(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   const rf_call *call = j->call;

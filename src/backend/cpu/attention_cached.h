@@ -1,7 +1,7 @@
 /* attention_cached.h - attention of new rows over a cache of keys and values, compiled once per
  * ISA. In prefill, a pass over the keys computes several consecutive rows of one slot, and packs
- * each block of keys once. attention_decode.h computes single rows. Prefill and decode follow
- * attention.h, so results are bit-identical to attention over a batch. */
+ * each block of keys once. In decoding, attention_decode.h computes single rows. Prefill and decode
+ * follow attention.h, so results are bit-identical to attention over a batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-/* Cuts the rows into pieces of at most `most` rows at consecutive positions of one slot. Sets
- * start[i] to the first row of piece i, and returns the number of pieces. */
+/* Splits the rows into pieces. A piece has at most `most` rows, at consecutive positions of one
+ * slot. Sets start[i] to the first row of piece i, and returns the number of pieces. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;
@@ -32,17 +32,18 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* The pieces of a call. Each piece is divided into kv_parts * parts tasks: the KV heads into
- * kv_parts ranges, and the query heads of each group into `parts` ranges of `heads` heads. */
+/* The pieces of a call. A piece has kv_parts * parts tasks. A task has one of kv_parts ranges of
+ * the KV heads, and one of `parts` ranges of the query heads of each group. Such a range has
+ * `heads` query heads. */
 typedef struct cached_work {
   const rf_attention *a;
   const rf_call *call;
   const kv_cache *cache;
   const int32_t *slots, *positions;
   int32_t *start;
-  float *memory; /* `floats` floats for each thread */
+  float *memory; /* workspace: `floats` floats for each thread */
   int64_t rows, floats,
-      together; /* number of blocks in a chunk if all threads share the only row; 0: they do not */
+      together; /* number of blocks in a chunk if all threads share the only row; otherwise 0 */
   int64_t pieces, kv_parts, parts, tasks;
   int heads, threads;
   atomic_long tickets;

@@ -6,14 +6,15 @@
 
 #include "backend/cpu/attention_pages.h"
 
-/* The part of the cache that one decoded row reads: keys and values [low, high) of a slot, and of
- * each the `bytes` bytes from `column` on. If high is 0, the row reads nothing. */
+/* The part of the cache that one decoded row reads. The row reads keys and values [low, high) of a
+ * slot, `bytes` bytes from `column` on. If high is 0, the row reads nothing. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* State of the prefetches. Decode prefetches the cache some distance ahead, also across the end of
- * a row. Hardware prefetchers cannot find the next head, page or slot. Without these prefetches, 16
- * rows of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
+/* State of the prefetches. Decoding prefetches the cache some distance ahead, and continues with
+ * the next row at the end of a row. Hardware prefetchers cannot find the next head, page or slot.
+ * Without these prefetches, 16 rows of 48 keys read only 5.9 GB/s on one thread (Emerald
+ * Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
@@ -55,8 +56,8 @@ static bool reader_move(reader *r) {
   return true;
 }
 /* Moves the reader by `bytes` bytes, which the caller prefetches from the returned address on. If
- * these bytes are not contiguous, prefetches them here, except the last contiguous part, and
- * returns the address of this part. Returns NULL if fewer bytes remain. */
+ * the bytes are not contiguous, this function prefetches all of them but the last contiguous part,
+ * and returns the address of that part. Returns NULL if fewer bytes remain. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
@@ -74,7 +75,7 @@ static void reader_fetch(reader *r, int64_t bytes) {
   for (int64_t b = 0; at && b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
 }
 
-/* Rows and heads that a thread computes. */
+/* The rows and heads that a thread computes. */
 typedef struct cached_task {
   int64_t first, count; /* first row, number of rows */
   int kv0, kv1, g0, g1; /* KV heads [kv0, kv1); query heads [g0, g1) of each group */
@@ -89,13 +90,13 @@ typedef struct decode {
   int kv0, each;                  /* first KV head; strips of each KV head */
 } decode;
 
-/* Query heads in a strip, if the `heads` query heads of a KV head are divided into strips of equal
- * height. */
+/* Number of query heads in a strip. The `heads` query heads of a KV head are divided into strips of
+ * equal height. */
 static int strip_heads(int heads) {
   int strips = (heads + MR - 1) / MR;
   return (heads + strips - 1) / strips;
 }
-/* Upper bound of the lines of a row with all heads. */
+/* Upper bound of the lines that a row with all heads needs. */
 static int64_t decode_lines(const rf_attention *a) {
   int most = strip_heads(a->group);
   return (int64_t)a->kv_heads * ((a->group + most - 1) / most) * tile_height(most);
@@ -127,7 +128,8 @@ static decode decode_open(pass *w, const rf_call *call, const rf_attention *a, c
                   .each = w->strips / (t->kv1 - t->kv0)};
 }
 
-/* The keys of the block at `block` that the row sees: [from, to), in vectors [v0, v1). */
+/* The keys [from, to) of the block at `block` that the row sees. These keys are in vectors [v0,
+ * v1). */
 typedef struct block_part {
   int64_t block, from, to, v0, v1;
 } block_part;
@@ -136,8 +138,8 @@ static block_part part_of(const decode *d, int64_t block) {
   return (block_part){block, from, to, (from - block) / RF_LANES, (to - block + RF_LANES - 1) / RF_LANES};
 }
 
-/* Writes the products of strips [i0, i1), which share a KV head, with the panel of keys at `key` to
- * the lines of `s`. */
+/* Multiplies strips [i0, i1), which share a KV head, by the panel of keys at `key`, and writes the
+ * products to the lines of `s`. */
 static void decode_panel(const decode *d, int i0, int i1, const block_part *b, int64_t key, float *s,
                          const char *ahead) {
   pass *w = d->w;
@@ -151,8 +153,8 @@ static void decode_panel(const decode *d, int i0, int i1, const block_part *b, i
   }
 }
 
-/* Columns [c0, c1) of a head. While they are multiplied, the same number of bytes is prefetched
- * from `ahead` on. The rows of these bytes are ahead_step elements apart; 0: the bytes are
+/* Columns [c0, c1) of a head. While a thread multiplies these columns, it prefetches as many bytes
+ * from `ahead` on. The prefetched rows are ahead_step elements apart; 0: the prefetched bytes are
  * contiguous. */
 typedef struct column_part {
   int64_t c0, c1;
@@ -168,7 +170,7 @@ static void decode_values(const decode *d, int i, const block_part *b, int64_t k
   strip *t = &w->strip[i];
   int head = d->kv0 + i / d->each;
   int64_t row = cache_row(c, d->slot, 1, key);
-  bool direct = d->a->dim % RF_LANES == 0; /* true: multiplies values that are not packed */
+  bool direct = d->a->dim % RF_LANES == 0; /* true: multiplies by values that are not packed */
   weighted x = {.p = w->s + t->line * LDS + (key - b->block),
                 .ldp = LDS,
                 .v = w->values,
@@ -194,7 +196,7 @@ static void decode_values(const decode *d, int i, const block_part *b, int64_t k
   context_rows(t->height, &x);
 }
 
-/* Decodes a row, or some heads of it, on one thread. */
+/* Decodes a row, or some heads of a row, on one thread. */
 static void decode_alone(const decode *d, reader *ahead) {
   pass *w = d->w;
   int64_t unit = d->cache->unit, dim = d->a->dim;
@@ -221,10 +223,10 @@ static void decode_alone(const decode *d, reader *ahead) {
 /* ---- one row on all threads ------------------------------------------------------------------ */
 
 /* If threads do not divide the KV heads evenly, all threads decode a row together, in chunks of
- * blocks. Each thread multiplies a range of keys by all query heads. After a barrier, it computes
- * the softmax of the heads in its range of columns, and adds these columns of the values. So each
- * byte of the cache is read by one thread, and the order of additions stays the same. Threads write
- * products to one of two buffers in turns, so a chunk needs one barrier. */
+ * blocks. Each thread multiplies a range of keys by all query heads. After a barrier, a thread
+ * computes the softmax of the heads in its range of columns, and adds these columns of the values.
+ * So only one thread reads each byte of the cache, and the order of additions stays the same.
+ * Threads alternate between two buffers for the products, so a chunk needs only one barrier. */
 typedef struct team {
   float *products[2]; /* (blocks of a chunk, lines, LDS) */
   int64_t blocks;     /* of a chunk */
@@ -232,8 +234,9 @@ typedef struct team {
   int me, threads;
 } team;
 
-/* The number of blocks in a chunk. The chunk uses a thread's memory for packed values, which this
- * way of decoding does not need. 0: no block fits. A chunk of more blocks would leave the L2. */
+/* The number of blocks in a chunk; 0: no block fits. The products of a chunk use a thread's memory
+ * for packed values, which decode_together does not need. With more blocks, the products would not
+ * stay in L2. */
 static int64_t team_blocks(const rf_attention *a, int64_t lines) {
   enum { MOST_BLOCKS = 16 };
   return rf_min64(MOST_BLOCKS, BLOCK * rf_round_up(a->dim, PANEL) / (lines * LDS));
@@ -245,7 +248,8 @@ static void fetch_rows(const decode *d, int which, int64_t key, int64_t keys, in
     for (int64_t b = 0; b < (c1 - c0) * c->unit; b += 64) __builtin_prefetch(at + b, 0, 2);
   }
 }
-/* Keys [*first, *last) of a chunk that this thread multiplies: whole panels, except the last. */
+/* Keys [*first, *last) of a chunk that this thread multiplies. Only the last panel may be
+ * incomplete. */
 static void team_keys(const decode *d, const team *t, int64_t chunk, int64_t *first, int64_t *last) {
   int64_t begin = rf_max64(chunk, d->low) / PANEL * PANEL, end = rf_min64(chunk + t->blocks * BLOCK, d->high),
           panels = (end - begin + PANEL - 1) / PANEL;

@@ -20,17 +20,17 @@ typedef rf_attention_strip strip;
 typedef struct pass {
   strip *strip;
   int strips;
-  float *s;                /* (MR, LDS) products, then probabilities, of one strip and one block */
+  float *s;                /* (MR, LDS) products of one strip and one block, later their probabilities */
   float *columns, *values; /* packed keys (panels of 32 keys) and values (panels of 32 columns) */
   float *query;            /* packed queries and contexts of all strips */
-  float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
+  float *widened;          /* (PANEL, dim) keys or values of an i8 cache, converted to f32 */
 } pass;
 
 /* Source of the keys and values of a group of query heads. If `packed`, all keys and values are
  * packed before the pass. Otherwise the pass packs blocks of keys and values from `cache`. */
 typedef struct key_source {
   bool packed;
-  int64_t value_step; /* floats between two panels of packed values */
+  int64_t value_step; /* number of floats from one panel of packed values to the next */
   const struct kv_cache *cache;
   int64_t slot;
   int kv_head;
@@ -69,8 +69,8 @@ static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
   s->height = tile_height(s->rows);
 }
 
-/* Appends query rows [first, first + count) of one head to the last strip if all of them fit there,
- * otherwise to new strips of equal height. `origin` is the first row of the segment. */
+/* Appends query rows [first, first + count) of one head. If the last strip has no room for all
+ * rows, opens new strips of equal height. `origin` is the first row of the segment. */
 static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
@@ -126,10 +126,10 @@ static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t blo
   memcpy(t->m, maximum, sizeof maximum);
 }
 
-/* One packed block: keys in panels of 32 keys, values in panels of 32 columns. */
+/* One packed block, with keys in panels of 32 keys and values in panels of 32 columns. */
 typedef struct key_block {
   const float *columns, *values;
-  int64_t value_step; /* floats between two panels of values */
+  int64_t value_step; /* number of floats from one panel of values to the next */
 } key_block;
 
 /* Adds keys [first, last) of the block that starts at key `block` to one strip's context. */
@@ -217,15 +217,16 @@ static void pack_segment(pass *w, const rf_attention *a, const rf_call *call, in
             value_step);
 }
 
-/* `own` is the workspace of this thread, and `first` that of thread 0. If all threads share a unit,
- * `first` has the packed keys of the unit. */
+/* `own` is the workspace of this thread, and `first` is the workspace of thread 0. If all threads
+ * share a unit, `first` has the packed keys of the unit. */
 typedef struct forward_job {
   const rf_attention *a;
   const rf_call *call;
   pass own, first;
 } forward_job;
 
-/* Runs a unit on all threads: they pack its keys, then take groups of its queries. */
+/* Runs a unit on all threads. The threads pack the keys of the unit, then take groups of its
+ * queries. */
 static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   pass w = j->own, shared = j->first;

@@ -10,7 +10,7 @@
 
 /* 2^t for t < 128: 2^k times a polynomial in t - k, where k is t rounded to an integer. The minimax
  * polynomial has a relative error of 3e-9 before rounding and gives 2^0 = 1 exactly. The result is
- * 0 for t < -126, so a masked score (-inf) adds nothing. NaN stays NaN. */
+ * 0 for t < -126, so a masked score (-inf) adds 0. NaN stays NaN. */
 RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
   rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));

@@ -1,5 +1,5 @@
-/* attention_pages.h - keys and values in the pages of a cache: where they are, how rows are
- * written, and how keys and values are packed. Compiled once per ISA. */
+/* attention_pages.h - keys and values in the pages of a cache: finds their addresses, writes rows,
+ * and packs keys and values. Compiled once per ISA. */
 #ifndef RF_ATTENTION_PAGES_H
 #define RF_ATTENTION_PAGES_H
 
@@ -100,8 +100,8 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
   return w->widened;
 }
 
-/* Packs up to PANEL keys of one head, which are adjacent rows of the cache, into panels. If `ahead`
- * is not NULL, prefetches from there as many bytes as the keys have. */
+/* Packs up to PANEL keys of one head into panels. The keys are adjacent rows of the cache. If
+ * `ahead` is not NULL, prefetches from there as many bytes as the keys have. */
 static void pack_cached_keys(pass *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
                              int64_t head, float *panels, const char *ahead) {
   const char *at = cache_at(c, row, head * a->dim);

@@ -8,7 +8,7 @@
 #include "backend/cpu/attention_lanes.h"
 
 /* MR is the number of rows of a tile, and NV the number of vectors in a row. The registers hold all
- * sums, the vectors of b for one step of k, and one broadcast value of a. */
+ * sums of a tile, the vectors of b for one step of k, and one broadcast value of a. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of the 32 zmm registers */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
@@ -34,7 +34,8 @@ RF_INLINE int tile_height(int rows) {
 
 /* The operands of the chains of a tile: a[r row_step + k k_step] and b[k ldb + column], for `steps`
  * steps of k. If b is RF_I8, its row k is multiplied by scale[k scale_step]. If `ahead` is not
- * NULL, the tile prefetches from there as many bytes as b has, in rows that are ahead_step apart. */
+ * NULL, the tile prefetches as many bytes as b has, from `ahead` on, in rows that are ahead_step
+ * apart. */
 typedef struct chain {
   const float *a;
   int64_t row_step, k_step;
@@ -52,10 +53,10 @@ RF_INLINE rf_v16 chain_column(const chain *x, int64_t k, int v) {
   return rf_v16_mul(rf_v16_load_i8((const int8_t *)x->b + at), rf_v16_set1(x->scale[k * x->scale_step]));
 }
 
-/* Continues the chains acc[r][v]. m and nv are constants at every call. The loop is unrolled by
- * four. At head sizes 64 and 128, the forward pass then reaches 55 % and 69 % of peak FMA speed
- * (Granite Rapids). Without unrolling it reaches 52 % and 65 %, and unrolled by eight 54 % and 69
- * %. */
+/* Continues the chains acc[r][v]. m and nv are constants at every call. With the loop unrolled by
+ * four, the forward pass reaches 55 % of peak FMA speed at head size 64 and 69 % at head size 128
+ * (Granite Rapids). The loop reaches 52 % and 65 % without unrolling, and 54 % and 69 % unrolled by
+ * eight. */
 RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < x.steps; k++) {
@@ -73,8 +74,8 @@ RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
   }
 }
 
-/* Computes chains into c[r][column]. A chain starts from zero. If `resume`, it starts from
- * c[r][column]. If `factor` is not NULL, this start is multiplied by factor[r]. */
+/* Computes chains into c[r][column]. A chain starts from zero. If `resume`, the sum starts from
+ * c[r][column]. If `factor` is not NULL, this start value is multiplied by factor[r]. */
 RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
@@ -136,11 +137,11 @@ typedef struct weighted {
   int64_t step;
   int64_t keys;
   float *acc;
-  int64_t width, columns; /* floats of a row of acc, and how many of them continue */
+  int64_t width, columns; /* number of floats in a row of acc, and number of columns to continue */
   const float *factor;
   rf_dtype dtype; /* type of v in context_rows; panels are f32 */
-  /* context_rows prefetches from here as many bytes as v has, in rows that are ahead_step elements
-   * apart, or contiguous if ahead_step is 0; NULL: none */
+  /* context_rows prefetches as many bytes as v has, from `ahead` on. The rows are ahead_step
+   * elements apart; 0: the bytes are contiguous. NULL: no prefetch */
   const char *ahead;
   int64_t ahead_step;
   const float *scale; /* of row k of an RF_I8 v: scale[k scale_step] */
@@ -183,7 +184,7 @@ RF_INLINE void context(int height, const weighted *w) {
 #undef RF_CASE
   }
 }
-/* Like context(), but v is unpacked rows, and the number of columns is a multiple of 16. */
+/* Does the same as context() with unpacked rows of v. The number of columns is a multiple of 16. */
 RF_INLINE void context_rows(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
@@ -196,7 +197,7 @@ RF_INLINE void context_rows(int height, const weighted *w) {
 /* ---- packing --------------------------------------------------------------------------------- */
 
 /* to[d ld + r] = row[r][d] for d < dim and r < width, with zeros for r >= rows. If `ahead` is not
- * NULL, prefetches from there as many bytes as sixteen rows have. */
+ * NULL, prefetches as many bytes as sixteen rows have, from `ahead` on. */
 RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim,
                                float *to, int64_t ld, int width, const char *ahead) {
   int64_t d = 0;
@@ -240,13 +241,13 @@ RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int
                     ahead && rows ? rf_at(ahead, dtype, key * dim) : NULL);
   }
 }
-/* The same for rows of RF_I8 whose dim is a multiple of 64. Row k has the scale
- * scale[k scale_step]. Transposes words of four values, which takes a quarter of the shuffles. */
+/* Packs rows of RF_I8 whose dim is a multiple of 64. Row k has the scale scale[k scale_step].
+ * Transposing words of four values needs a quarter of the shuffles. */
 static void pack_narrow_columns(const int8_t *from, int64_t ld, const float *scale, int64_t scale_step,
                                 int64_t keys, int64_t dim, float *panels, const char *ahead) {
   enum { WORD = 4 };
   for (int64_t key = 0; key < rf_round_up(keys, PANEL); key += RF_LANES) {
-    float scales[RF_LANES] = {0}; /* keys after the last one have scale 0, so they become zeros */
+    float scales[RF_LANES] = {0}; /* keys after the last key have scale 0, so these keys become zeros */
     int64_t rows = rf_max64(0, rf_min64(RF_LANES, keys - key));
     for (int64_t r = 0; r < rows; r++) scales[r] = scale[(key + r) * scale_step];
     rf_v16 by = rf_v16_load(scales);

@@ -14,7 +14,7 @@ extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_
     RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
-int64_t rf_l2_bytes(void); /* bytes of the L2 cache of one core; 0 if unknown */
+int64_t rf_l2_bytes(void); /* size of the L2 cache of one core in bytes; 0 if unknown */
 
 /* The kernels of this folder take f32 and bf16 activations; only the reference kernels take f64. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
@@ -30,8 +30,8 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
   RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, NULL)
-/* The row of a kernel whose op has inner products; the function `products` chooses their
- * kernels. */
+/* The table entry of a kernel whose op has inner products. The function `products` chooses the
+ * kernels of these products. */
 #define RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, products) \
   { \
     .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .inner = products, \
@@ -62,8 +62,8 @@ static inline bool rf_accumulates(const rf_call *call, int slot) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* Divides `count` items into `of` ranges, which start at multiples of `grain`. Sets [*begin, *end)
- * to range `id`. */
+/* Divides `count` items into `of` ranges. Each range starts at a multiple of `grain`. Sets [*begin,
+ * *end) to range `id`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
   *begin = grains * id / of * grain;
@@ -74,9 +74,9 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
-/* Divides [0, count) into one range for each thread, starting at multiples of `grain`. Each thread
- * calls `range` for its range. `item_bytes` is the memory that one item touches. If the work would
- * end before a second thread wakes up, one thread does all work. */
+/* Divides [0, count) into one range for each thread. Each range starts at a multiple of `grain`.
+ * Each thread calls `range` for its range. `item_bytes` is the memory that one item touches. If the
+ * work would end before a second thread wakes up, one thread does all work. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
                             rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };

@@ -10,10 +10,10 @@
  * is a multiple of 2^-24, so kernels can compare integers instead: word >= threshold. */
 typedef struct rf_dropout {
   uint64_t key;
-  uint32_t round_key[10][2]; /* the two 32-bit words of the key in each round of Philox */
+  uint32_t round_key[10][2]; /* key of each round of Philox, as two 32-bit words */
   uint32_t threshold;
   float scale;  /* 1 / (1 - p) */
-  int64_t step; /* difference of the token indices of two adjacent rows */
+  int64_t step; /* token index of a row minus token index of the row before */
   bool active;  /* p > 0 */
 } rf_dropout;
 
@@ -65,7 +65,7 @@ RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_lo
 }
 #endif
 
-/* The mask of the kept channels of `token`. Lane 0 is `channel`, a multiple of 4. */
+/* The mask of the channels of `token` that are kept. Lane 0 is `channel`, a multiple of 4. */
 RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
 #if defined(__AVX2__) && defined(__FMA__)
   __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);

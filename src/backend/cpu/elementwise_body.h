@@ -16,8 +16,8 @@ enum { RF_ELEMENT_GRAIN = 64 };
   } while (0)
 
 /* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements and touches 12 bytes for each
- * element. RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run, which calls
- * rope_rows(call, begin, end, dtype) and touches 8 bytes for each channel of input 0. */
+ * element. RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run. rope_run calls
+ * rope_rows(call, begin, end, dtype), and touches 8 bytes for each channel of input 0. */
 #define RF_ELEMENTS(op, bytes) \
   static void op##_range(const rf_call *call, int64_t begin, int64_t end) { \
     RF_FOR_DTYPE(op##_elements, rf_in(call, 0)->dtype, call, begin, end); \
@@ -103,7 +103,8 @@ RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_
 }
 RF_ELEMENTS(add, 12)
 
-/* ---- dropout: every op computes its mask again; no mask is stored ---------------------------- */
+/* ---- dropout: no mask is stored, so every op computes its mask again
+ * ---------------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);

@@ -6,7 +6,8 @@
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include "backend/cpu/norm_body.h" /* included first, because later *_body.h files use its row helpers */
+/* this file comes first, because later *_body.h files use its helpers for rows */
+#include "backend/cpu/norm_body.h"
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"

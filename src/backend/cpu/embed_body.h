@@ -1,6 +1,6 @@
 /* embed_body.h - lookup in the token and position tables, the gradients of both tables, and the sum
  * of the losses. Included once per ISA (elementwise_*.c). If chips share the token table, each chip
- * has consecutive rows of it, and only the first chip adds positions. */
+ * has consecutive rows of the table, and only the first chip adds positions. */
 
 static float token_scale(const rf_call *call) {
   return call->op->attr.embed.scale == 0 ? 1.0f : call->op->attr.embed.scale;
@@ -30,7 +30,7 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-/* Lookup in a packed table. Unpacks PIECE channels of a row at a time. */
+/* Lookup in a packed table. Unpacks a row in pieces of PIECE channels. */
 RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
                                  rf_dtype dtype) {
   enum { PIECE = 256 };
@@ -70,8 +70,8 @@ static void embed_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);
 }
 
-/* table[index[r] - first] += scale * dx[r] for ascending rows r of dx (n, D), in channels
- * [from, to). The table is output `slot`. */
+/* table[index[r] - first] += scale * dx[r] for ascending rows r of dx (n, D), in channels [from,
+ * to). The table is the output with index `slot`. */
 RF_INLINE void scatter_add(const rf_call *call, int slot, float scale, int64_t first, int64_t from,
                            int64_t to, rf_dtype dtype) {
   const int32_t *index = call->in[slot];
@@ -90,7 +90,7 @@ RF_INLINE void scatter_add(const rf_call *call, int slot, float scale, int64_t f
     }
   }
 }
-/* Each thread adds its own range of channels, in ascending order of tokens. */
+/* Each thread adds the rows for its own range of channels, in ascending order of tokens. */
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;
@@ -113,7 +113,7 @@ static void embed_bwd_run(const rf_call *call) {
 }
 
 /* Reduces nll, argmax and labels (n) to metrics f64 (4): {sum of nll, valid tokens, correct tokens,
- * 0}. Sums in double in ascending order, on one thread because the input has only a few KiB. */
+ * 0}. One thread sums in double in ascending order, because the input has only a few KiB. */
 static void loss_sum_run(const rf_call *call) {
   const float *nll = call->in[0];
   const int32_t *argmax = call->in[1], *labels = call->in[2];

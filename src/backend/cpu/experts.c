@@ -1,5 +1,5 @@
 /* experts.c - linear layers of experts. The rows of an expert are consecutive, so each expert takes
- * one product of gemm.h. If rows come from several chips, an expert has a run of rows for each
+ * one product of gemm.h. If rows come from several chips, an expert has one run of rows from each
  * chip, and each run is one product. The workspace is large enough for an expert that all tokens
  * choose. */
 #include "backend/cpu/product.h"
@@ -36,7 +36,7 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
-/* Number of runs of rows. Run r has rows of expert r % experts. */
+/* Number of runs of rows. Run r belongs to expert r % experts. */
 static int runs_of(const rf_op *op) {
   return op->attr.experts.experts * (op->attr.group > 1 ? op->attr.group : 1);
 }
@@ -98,6 +98,6 @@ INNER(matmul_experts_dx, 1)
 INNER(matmul_experts_dw, g.m)
 #define RF_RUNS(path) rf_gemm_planned
 
-/* If no expert can have more than RF_FEW_ROWS rows, the kernel of the op is one for few rows. */
+/* If no expert can have more than RF_FEW_ROWS rows, the op has a kernel for few rows. */
 RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, blocked, tiles)
 const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, blocked, tiles){.op = NULL}};

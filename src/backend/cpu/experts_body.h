@@ -1,9 +1,9 @@
 /* experts_body.h - the router, and the kernels that move rows to experts and back. Included once
- * per ISA (elementwise_*.c). If experts have a fixed room, rows beyond it have place -1, and rows
- * that no token fills are 0. */
+ * per ISA (elementwise_*.c). If every expert has room for a fixed number of rows, rows without room
+ * have place -1, and rows that no token fills are 0. */
 
-/* Chooses the experts with the largest logits and applies softmax to these logits. Of equal logits,
- * the lower expert id wins; NaN counts as the smallest logit. */
+/* Chooses the experts with the largest logits and applies softmax to these logits. Among equal
+ * logits, the expert with the lower id comes first. NaN counts as the smallest logit. */
 RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   int64_t experts = call->op->attr.experts.experts, used = call->op->attr.experts.used;
   for (int64_t r = begin; r < end; r++) {
@@ -12,7 +12,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
-    /* finds the next expert in descending order of logits; of equal logits, the lower id comes
+    /* finds the next expert in descending order of logits; among equal logits, the lower id comes
      * first */
     for (int64_t j = 0; j < used; j++) {
       float best = -INFINITY;
@@ -100,7 +100,7 @@ static void route_bwd_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts.experts, route_bwd_range);
 }
 
-/* Number of tokens of this run. Input `slot` has `used` rows for each token. */
+/* Number of tokens in this run. Input `slot` has `used` rows for each token. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
   return rf_rows_of_pass(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);
@@ -116,7 +116,7 @@ static void dispatch_range(const rf_call *call, int64_t begin, int64_t end) {
       memcpy((char *)call->out[0] + place[i] * bytes, (const char *)call->in[0] + i / used * bytes,
              (size_t)bytes);
 }
-/* Sets the rows of a fixed room to 0. */
+/* Sets all rows to 0 if experts have a fixed number of rows. */
 RF_INLINE void clear_room(const rf_call *call) {
   if (call->op->attr.experts.room > 0 && call->out[0])
     memset(call->out[0], 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));

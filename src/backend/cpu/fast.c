@@ -1,6 +1,6 @@
 /* fast.c - distributes products in 8 bits over threads. All threads pack the rows of A once. Then
- * each thread multiplies all packed rows by some panels of B. A plan has one kernel for few rows
- * and one for more rows, and chooses between them. */
+ * each thread multiplies all packed rows by some panels of B. A plan has a kernel for few rows and
+ * a kernel for more rows, and chooses between these two. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -10,7 +10,7 @@
 #include <omp.h>
 
 /* A thread multiplies RF_FAST_KC values of k of up to STRIPS_MAX strips of A by up to PANELS_MAX
- * panels of B, then the next values of k. These values of A, and the sums, thus stay in L2. */
+ * panels of B, then the next values of k. So these values of A and the sums stay in L2. */
 enum { STRIPS_MAX = 32, PANELS_MAX = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
@@ -37,7 +37,7 @@ static const rf_gemm_kernel FEW_KERNELS[] = {
                 {.isa = NULL},
 };
 
-/* The maximum number of rows for which `panels` is faster than `many`; 0: this ISA has no
+/* The maximum number of rows for which `panels` is faster than `many`; 0 if this ISA has no
  * `many`. */
 static int few_limit(const rf_fast_isa *fast, const rf_gemm *g) {
   bool whole = fast->few_of_256;
@@ -75,8 +75,8 @@ static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bo
   return (size_t)(rf_ceil_div(m, strip_rows(many)) * strip + threads * room_bytes(m, many));
 }
 
-/* Up to its limit, a plan uses the kernel for few rows. So `many` needs no workspace for fewer
- * rows. */
+/* Up to few_limit rows, a plan uses the kernel for few rows. So `many` needs no workspace for so
+ * few rows. */
 size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads) {
   const rf_fast_isa *fast = functions_for(isa, g);
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(isa, g);
@@ -88,7 +88,7 @@ size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads) 
 /* ---- the product ----------------------------------------------------------------------------- */
 
 typedef struct job {
-  const rf_fast_isa *fast, *few; /* `few` packs A, and multiplies if A has few rows */
+  const rf_fast_isa *fast, *few; /* functions of `few` pack A, and multiply if A has few rows */
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
   char *strips[2]; /* strips of A packed in short blocks, and in long blocks */
@@ -102,7 +102,8 @@ static int used_of(const job *j, int64_t strip) {
   int64_t left = j->g->m - strip * j->rows;
   return (int)(left < j->rows ? left : j->rows);
 }
-/* Rows of a strip of `used` rows after padding: sixteen, or for few rows 1, 2, 4 or 8. */
+/* Number of rows of a strip after padding `used` rows: sixteen, or 1, 2, 4 or 8 in the kernel for
+ * few rows. */
 static int packed_for(const job *j, int used) {
   return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
 }
@@ -127,13 +128,13 @@ static void few_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that is read
- * next. `after` is the part of B that is read after the end of k. */
+/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that the thread
+ * reads next. `after` is the part of B that the thread reads after the end of k. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MAX];
-  int64_t k_bytes[PANELS_MAX]; /* bytes of each panel that are unpacked at a time */
+  int64_t k_bytes[PANELS_MAX]; /* bytes of each panel that one step unpacks */
   for (int p = 0; p < count; p++) {
     panel[p] = rf_panels_at(j->g->panels, p0 + p);
     k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
@@ -176,10 +177,11 @@ static void many_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-/* Multiplies with `many`, or with `panels`. Both give the same bits for every number of rows. */
+/* Multiplies with `many` or with `panels`. The two functions give the same bits for every number of
+ * rows. */
 static void run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, bool many, int threads,
                 void *workspace) {
-  enum { PACK = 1024 }; /* steps of k that a thread packs at a time */
+  enum { PACK = 1024 }; /* number of steps of k that a thread packs at once */
   if (g->m <= 0 || g->n <= 0) return;
   if (isa->evex && !rf_isa_has_vex_vnni()) isa = isa->evex;
   const rf_fast_isa *fast = functions_for(isa, g), *few = functions_for(isa->few ? isa->few : isa, g);

@@ -17,10 +17,10 @@ static const rf_tile_shapes TILES = {
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
-/* Tiles store the sums of a run to memory AHEAD runs before vectors read these sums. A run of 16 x
+/* Tiles store the sums of a run to memory. Vectors read these sums AHEAD runs later. A run of 16 x
  * 16 x 32 takes 20 ns on a Sapphire Rapids core: 5 ns for the product, 5 ns for the store and 8 ns
- * for the vectors. Three other orders were slower: scaling two runs together (85 % of this speed),
- * starting the next lanes early (90 %), and four runs for all lanes at once (97 %). */
+ * for the vectors. Three other orders reached 85 % of this speed (scaling two runs together), 90 %
+ * (starting the next lanes early) and 97 % (four runs for all lanes at once). */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
@@ -28,7 +28,7 @@ static void close_tiles(void) { _tile_release(); }
   acc##r = _mm512_fmadd_ps( \
       d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
-/* A run of 16 values is multiplied as 32 values. 16 of the 32 codes are 0. */
+/* A tile multiplies a run of 16 values as 32 values, of which 16 have code 0. */
 #define MULTIPLY(into, run) \
   _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
   _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), \
@@ -124,8 +124,9 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* While tiles compute the sums of 128 values of k, vectors add the stored sums of the 128 values
- * before. Tiles and 512-bit vectors slow each other down, so there are few vector instructions. */
+/* While tiles compute the sums of 128 values of k, vectors add the stored sums of the previous 128
+ * values. Tiles and 512-bit vectors slow each other down, so this loop has few vector
+ * instructions. */
 typedef int32_t long_sums[2][16 * 16];
 #define L_JOIN(r) \
   { \
@@ -162,11 +163,11 @@ typedef int32_t long_sums[2][16 * 16];
     SIXTEEN(L_JOIN) \
   }
 /* A half is 128 of the RF_FAST_KC values of k. If `more`, tiles multiply half `half` of lanes
- * [lane, lane + 16). If `before`, vectors add the stored sums of the previous half. */
+ * [lane, lane + 16). If `before`, vectors also add the stored sums of the previous half. */
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
-  /* if true, the previous half has the first values of k, and its sums start from 0 */
+  /* true: the previous half has the first values of k, so its sums start from 0 */
   const bool zero = p->first && half;
   const rf_fast_block *block = p->block;
   const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,
@@ -224,7 +225,8 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
                          .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: sixteen rows of A, high and low bytes, times 32 lanes of B, read in place --------- */
+/* ---- int8: high and low bytes of sixteen rows of A, times 32 lanes of B, which are read in place
+ * --------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }

@@ -7,8 +7,8 @@ enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_many.h"
 #include "backend/cpu/fast_wide.h"
 
-/* For int8, a product computes up to four rows by two vectors of lanes at a time. The product reads
- * the codes in place. */
+/* For int8, one call computes up to four rows by two vectors of lanes, and reads the codes in
+ * place. */
 static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   (void)room;
@@ -19,7 +19,7 @@ static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_
                          .lanes = panel->lanes};
 }
 // clang-format off
-/* WIDE_MANY(3, 2) defines wide_3_2(part): three rows, two vectors of lanes. */
+/* WIDE_MANY(3, 2) defines wide_3_2(part) for three rows and two vectors of lanes. */
 #define WIDE_MANY(rows, vectors) \
   static __attribute__((noinline)) void wide_##rows##_##vectors(const wide_part *p) { \
     wide_block(rows, vectors, RF_FAST_ROWS, p); \

@@ -4,7 +4,7 @@
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
-/* Without this barrier, gcc 12 reorders the additions of a sum, and stores all terms on the
+/* Without this barrier, gcc 12 reorders the additions of a sum and stores all its terms on the
  * stack. */
 #define W_IN_ORDER(x) __asm__("" : "+v"(x))
 
@@ -23,23 +23,23 @@
 #if defined(VNNI_ENCODING)
 enum { HAS_VNNI = 1 };
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  /* Inline assembly is used, because gcc 12 copies the accumulators of the intrinsic. */
+  /* This is inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
   __asm__(VNNI_ENCODING "vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }
 #else
 enum { HAS_VNNI = 0 };
 #endif
-/* Number of words whose products are added before `widen`. */
+/* Number of words whose products are added between two calls of `widen`. */
 RF_INLINE int words_of(int type) {
   if (HAS_VNNI || type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) return 8;
   return type == RF_Q_Q8_0 ? 1 : type == RF_Q_Q6_K ? 2 : 4;
 }
-/* True if codes are multiplied as signed bytes. Otherwise they are unsigned, and 128 is added to
- * the codes of q8_0. */
+/* True if codes are multiplied as signed bytes. Otherwise codes are unsigned bytes, and 128 is
+ * added to the codes of q8_0. */
 RF_INLINE bool is_signed(int type) { return !HAS_VNNI && type == RF_Q_Q8_0; }
 
-/* The unsigned operand of a product. Its sign is moved to the other operand. */
+/* The unsigned operand of a product. The sign of this operand is moved to the other operand. */
 typedef struct w_codes {
   w_word u;
 #if defined(__AVX512F__)
@@ -89,8 +89,8 @@ RF_INLINE void widen(int type, w_sum *sum) {
   sum->part = w_set_word(0);
 }
 RF_INLINE w_word both_halves(w_word x) { return w_or(x, w_left(x, 16)); }
-/* Adds c times the sum of a run, or of a part of a run. Without VNNI, c is in both halves of each
- * word. */
+/* Adds c times the sum of a run, or of a part of a run. Without VNNI, each word has c in both
+ * halves. */
 RF_INLINE void add_run(w_word *all, w_sum *run, w_word c) {
 #if defined(VNNI_ENCODING)
   *all = W(add_epi32)(*all, W(mullo_epi32)(c, run->words));
@@ -112,7 +112,8 @@ RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
   return sum;
 }
 
-/* The codes as operands of add_products. With VNNI they are unsigned, so 128 is added to q8_0. */
+/* The codes as operands of add_products. With VNNI, the operands are unsigned, so 128 is added to
+ * codes of q8_0. */
 RF_INLINE w_word operand_codes(int type, w_word low, w_word high) {
   return HAS_VNNI ? unsigned_codes(type, low, high) : run_codes(type, low, high);
 }
@@ -120,7 +121,7 @@ RF_INLINE w_word operand_codes(int type, w_word low, w_word high) {
 RF_INLINE int zero_bits(int type) {
   return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
 }
-/* -z times a sum of integers a, from -128 times this sum. */
+/* -Computes z times a sum of integers a, from -128 times this sum. */
 RF_INLINE w_word zeros_of(int zero, int32_t minus) {
   return W(srai_epi32)(w_set_word(minus), zero < 0 ? 0 : 7 - zero);
 }

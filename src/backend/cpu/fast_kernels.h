@@ -1,5 +1,5 @@
 /* fast_kernels.h - packs rows of A into 8 bits and multiplies the packed rows by panels of B. Only
- * fast_*.c include this file, so it is compiled once per ISA. */
+ * the files fast_*.c include this file, so the compiler compiles it once per ISA. */
 #include "backend/cpu/fast_codes.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 /* ---- packing A ------------------------------------------------------------------------------- */
 
 /* Returns the factor that maps the largest magnitude of a block to `levels`, and sets *scale to the
- * inverse of the factor. `most` has the bits of the largest magnitude, an f32. */
+ * inverse of the factor. `most` has the bits of the largest magnitude, which is an f32. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
@@ -24,8 +24,8 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   }
   return steps;
 }
-/* Returns the bits of the largest magnitude of 16 * `count` values. Compared as integers, the bits
- * of f32 magnitudes have the same order as the magnitudes. */
+/* Returns the bits of the largest magnitude of 16 * `count` values. The bits of f32 magnitudes,
+ * compared as integers, have the same order as the magnitudes. */
 RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
   w_word most = w_set_word(0);
 #pragma GCC unroll 8
@@ -45,8 +45,8 @@ RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t a
   return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #endif
 }
-/* Multiplies sixteen values by `steps`, and rounds the products to integers. If `steps` is 0, the
- * results are zeros, also for NaN and infinity. */
+/* Multiplies sixteen values by `steps`, and rounds the products to integers. If `steps` is 0, all
+ * results are zeros, even for NaN and infinity. */
 #if defined(__AVX512F__)
 typedef __m512i sixteen; /* of 32 bits */
 RF_INLINE sixteen sixteen_of(rf_v16 x, float steps) {
@@ -152,7 +152,7 @@ typedef struct part {
   float *y;
 } part;
 
-/* Integer sums stay in registers, and f32 sums stay in y (in L1). */
+/* Integer sums stay in registers, and f32 sums stay in y, in L1. */
 // clang-format off
 #define EACH(X) \
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) \
@@ -266,7 +266,8 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
             acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
-/* Each word of rest.pairs has sums of two runs. Moves m to the 16 bits of this run. */
+/* Each word of rest.pairs has the sums of two runs. This line moves m to the 16 bits of this
+ * run. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   enum { STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
@@ -304,7 +305,7 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }
-    /* with more than two rows, the loop above has no register left for these sums */
+    /* with more than two rows, the loop above has no free register for these sums */
     for (int i = 0; i < RUNS / 2 && rows > 2; i++) {
       EACH_VECTOR(PAIR_OF, 0)
       EACH(PAIR_ADD)
@@ -329,7 +330,8 @@ RF_INLINE void body_of(int type, int rows, int vectors, const part *p) {
 #if defined(__AVX512F__)
 #define BODIES(name, type, ...) \
   BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 4) BODY(name, type, 8, 2)
-static const int VECTORS[] = {4, 4, 4, 2}; /* vectors of lanes at a time for 1, 2, 4 and 8 rows */
+/* number of vectors of lanes that a call computes for 1, 2, 4 and 8 rows */
+static const int VECTORS[] = {4, 4, 4, 2};
 #else
 #define BODIES(name, type, ...) \
   BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 2) BODY(name, type, 8, 1)
@@ -348,7 +350,7 @@ static const struct {
 
 #include "backend/cpu/fast_row.h"
 
-/* Alternates between two panels of B, because hardware prefetchers follow two streams. */
+/* Alternates between two panels of B, because hardware prefetchers can follow two streams. */
 static void few_panels(const rf_panel *panel, int count, const char *b, int64_t inner,
                        const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
@@ -379,7 +381,7 @@ static void few_panels(const rf_panel *panel, int count, const char *b, int64_t 
     }
   }
 }
-/* One row has kernels of its own for some types (fast_row.h). */
+/* For some types, products of one row have their own kernels (fast_row.h). */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
                            const char *const strip[2], int rows, float *y) {
   bool all = rows == 1;

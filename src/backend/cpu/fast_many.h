@@ -1,6 +1,6 @@
 /* fast_many.h - products of more than RF_FAST_FEW rows. A tile has up to TILE_ROWS rows and two
- * vectors of lanes. Unpacked codes stay in L1. Only fast_*.c include this file, after
- * fast_unpack.h. It is compiled once per ISA. */
+ * vectors of lanes. Unpacked codes stay in L1. Only the files fast_*.c include this file, after
+ * fast_unpack.h, so the compiler compiles it once per ISA. */
 
 // clang-format off
 #define FOUR_ROWS(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1)
@@ -22,7 +22,7 @@ typedef struct quads_part {
   float *y;
   coming *later;
 } quads_part;
-/* True if registers can hold the f32 sums of a tile. Otherwise they stay in y (in L1). */
+/* True if registers can hold the f32 sums of a tile. Otherwise the sums stay in y, in L1. */
 RF_INLINE bool holds_sums(int type) {
   return W_LANES == 16 && (HAS_VNNI || words_of(type) == 8 || is_signed(type));
 }
@@ -175,7 +175,7 @@ RF_INLINE void quads_of(int type, int rows, bool first, const quads_part *p) {
   MANY_ROWS_OF(name, type, 4)
 #define MANY_ROW(name, ...) {NULL, many_##name##_1, many_##name##_2, many_##name##_3, many_##name##_4},
 #endif
-/* With VNNI, the kernel of a type also computes all types of the same form. */
+/* With VNNI, one kernel computes all types of the same form. */
 #if defined(VNNI_ENCODING)
 #define EACH_FORM(X) X(plain, RF_Q_Q8_0) X(halves, RF_Q_Q6_K) X(offsets, RF_Q_Q4_1) X(long, RF_Q_Q4_K)
 RF_INLINE int form_number(const rf_fast_block *block) {
@@ -208,7 +208,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-/* Unpacks the codes, and c and m as integers. The codes are not multiplied by c. */
+/* Unpacks the codes, and c and m as integers. Does not multiply the codes by c. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
   const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
   rf_fast_block block = long_block(type, panel, room);

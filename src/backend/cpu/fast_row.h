@@ -1,10 +1,11 @@
 /* fast_row.h - one row times a full panel of q4_k, q5_k or q6_k. The parts of a stored block of 256
- * values lie far apart, so hardware prefetchers do not see a stream if only some lanes of each part
- * are read. Here a vector of lanes takes all values of a block before the next vector starts, and
- * the next block is prefetched from its first byte to its last. Words with codes of several runs
- * are loaded once. fast_kernels.h includes this file. */
+ * values are far apart. Hardware prefetchers do not see a stream if a kernel reads only some lanes
+ * of each part. So this kernel finishes a block for one vector of lanes before it starts the next
+ * vector, and prefetches all bytes of the next block in order. It loads words with codes of several
+ * runs once. fast_kernels.h includes this file. */
 
-/* Prefetches piece `i` of the bytes of a block, which is cut into `pieces`. All are constants. */
+/* Divides the bytes of a block into `pieces` pieces, and prefetches piece `i`. All are
+ * constants. */
 RF_INLINE void fetch_piece(const char *next, int bytes, int i, int pieces) {
   const int lines = bytes / 64;
   for (int line = lines * i / pieces; line < lines * (i + 1) / pieces; line++)
@@ -19,7 +20,7 @@ RF_INLINE w_codes row_codes(int type, const w_block *b, int run, int j) {
 }
 RF_INLINE w_word row_word(const char *a, int j) { return w_set_word(((const int32_t *)(const void *)a)[j]); }
 
-/* q4_k, q5_k: adds 128 values, which start with run `before`, to one vector of sums. */
+/* For q4_k and q5_k: adds 128 values, which start with run `before`, to one vector of sums. */
 RF_INLINE w_float row_long(int type, int before, const w_block *b, const char *strip, const char *next,
                            int bytes, w_float acc) {
   const rf_fast_long rest = rf_fast_long_at(strip, 1);
@@ -50,7 +51,8 @@ RF_INLINE w_float row_long(int type, int before, const w_block *b, const char *s
   return W(fmadd_ps)(e, W(mul_ps)(s, w_integer(off)), acc);
 }
 
-/* q6_k: four runs from `before` on share their words, so they are summed at the same time. */
+/* For q6_k: the four runs from `before` on share their words, so one function sums all four
+ * runs. */
 #define ROW_RUNS(X) X(0) X(1) X(2) X(3)
 #define ROW_START(r) \
   const char *a##r = strip + 4 * RF_FAST_ITEMS * (r); \
@@ -90,7 +92,7 @@ RF_INLINE w_float row_halves(int type, int before, const w_block *b, const char 
   return acc;
 }
 
-/* y [RF_PANEL_LANES] becomes the row times all k of the panel at `at`. */
+/* Sets y [RF_PANEL_LANES] to the product of the row with the panel at `at`, over all k. */
 RF_INLINE void row_panel(int type, const char *at, int64_t inner, const char *strip, float *y) {
   enum { STORED = 256, HALF = STORED / 2, PIECES = RF_PANEL_LANES / W_LANES * 2 };
   const bool is_long = type != RF_Q_Q6_K;
@@ -119,7 +121,7 @@ RF_INLINE void row_panel(int type, const char *at, int64_t inner, const char *st
     row_panel(type, at, inner, strip, y); \
   }
 EACH_ROW_TYPE(ROW_OF)
-/* The kernel for one row of this panel's type, or NULL. */
+/* Returns the kernel that multiplies one row by panels of this type, or NULL. */
 typedef void (*row_fn)(const char *at, int64_t inner, const char *strip, float *y);
 static row_fn row_of(const rf_panel *panel) {
   switch (panel->type->number) {

@@ -1,5 +1,6 @@
 /* fast_unpack.h - unpacks a part of a panel for products of many rows. The including file defines
- * CODE_BIAS. If it is 0 or 128, it is added to each (q - z). If it is -1, the result is q. */
+ * CODE_BIAS. If CODE_BIAS is 0 or 128, an unpacked code is q - z + CODE_BIAS. If CODE_BIAS is -1,
+ * an unpacked code is q. */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                       char *room) {

@@ -1,7 +1,7 @@
 /* fast_vnni.h - products in 8 bits with dot products of four bytes in 256-bit vectors. Two files
- * include this file. They define VNNI_ENCODING, a prefix of the assembler: AVX-VNNI encodes these
- * instructions with VEX, AVX-512 VNNI encodes them with EVEX. The files also define TABLE, the name
- * of their table, and OTHER, the table of the other encoding or NULL. */
+ * include this file. Each file defines VNNI_ENCODING, a prefix of the assembler. AVX-VNNI encodes
+ * the dot products with VEX, and AVX-512 VNNI with EVEX. Each file also defines TABLE, the name of
+ * its table, and OTHER, the table of the other encoding or NULL. */
 #include "backend/cpu/fast_kernels.h"
 
 enum { CODE_BIAS = 128 };

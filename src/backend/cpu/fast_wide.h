@@ -1,15 +1,15 @@
 /* fast_wide.h - products of an int8 matrix, with one scale per output, and activations in two bytes
- * (fast.h). Only fast_*.c include this file, after fast_kernels.h. It is compiled once per ISA.
- * With AVX-512 VNNI, the two planes of a strip have the high and the low bytes, as tiles need them.
- * Otherwise, the planes have pairs of 16 bits: the first plane has values 0 and 2 of each four, the
- * second plane values 1 and 3. */
+ * (fast.h). Only the files fast_*.c include this file, after fast_kernels.h, so the compiler
+ * compiles it once per ISA. With AVX-512 VNNI, the two planes of a strip have the high and the low
+ * bytes, as tiles need them. Otherwise, the planes have pairs of 16-bit values. Of each four
+ * values, the first plane has values 0 and 2, and the second plane has values 1 and 3. */
 #if defined(__AVX512VNNI__)
 enum { IN_BYTES = 1 };
 #else
 enum { IN_BYTES = 0 };
 #endif
 
-/* CHUNK: contiguous values of a row */
+/* CHUNK: number of contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
 /* Writes sixteen integers to the two planes. */
@@ -54,14 +54,14 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-/* Integer sums stay in registers. The f32 sums stay in y (in L1). */
+/* Integer sums stay in registers. The f32 sums stay in y, in L1. */
 typedef struct wide_sum {
   w_word high, low; /* without IN_BYTES, `low` has the whole sum */
 } wide_sum;
 RF_INLINE wide_sum wide_start(int32_t minus) {
   return (wide_sum){w_set_word(0), IN_BYTES ? w_set_word(minus) : w_set_word(0)};
 }
-/* Four codes of each lane: one word of unsigned bytes, or two words of 16-bit pairs. */
+/* Four codes of each lane, as one word of unsigned bytes or as two words of 16-bit pairs. */
 typedef struct wide_codes {
   w_word u, second;
 } wide_codes;
@@ -101,7 +101,7 @@ RF_INLINE w_word wide_total(const wide_sum *sum) {
   }
 /* Arguments of wide_block, which multiplies some rows of a strip by some vectors of lanes. */
 typedef struct wide_part {
-  int count, row; /* steps of k; first row in the strip */
+  int count, row; /* number of steps of k; index of the first row in the strip */
   const char *strip, *codes;
   int lanes;          /* lanes of the panel */
   const float *heads; /* scales of the lanes */
@@ -148,7 +148,7 @@ typedef void (*wide_fn)(const wide_part *p);
 // clang-format off
 #if defined(__AVX512F__)
 WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
-/* vectors of lanes for 1, 2, 4 and 8 rows */
+/* number of vectors of lanes for 1, 2, 4 and 8 rows */
 static const int WIDE_VECTORS[] = {4, 4, 2, 1};
 #else
 WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
@@ -160,7 +160,7 @@ static const wide_fn WIDE_BODIES[4][2] = {
 
 static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
                         const char *const strips[2], int rows, float *y) {
-  enum { AHEAD = 16 }; /* prefetch distance; 1 is four steps of k */
+  enum { AHEAD = 16 }; /* prefetch distance, in units of four steps of k */
   int shape = rows == 8 ? 3 : rows / 2;
   for (int64_t k = 0; k < inner; k += RF_FAST_WIDE)
     for (int i = 0; i < count; i++) {

@@ -1,11 +1,11 @@
-/* gemm.c - cuts a product into blocks and distributes the work over threads. gemm_kernels.h and
+/* gemm.c - divides a product into blocks and distributes the work over threads. gemm_kernels.h and
  * gemm_*.c have the instructions of each ISA. A strip is up to mr rows of A, and a panel up to nr
- * columns of B. Columns are cut in blocks of about nc columns, and k in blocks of at most kc steps.
- * The strips of a block are divided into groups of about a_bytes of packed A. All threads pack a
- * block. Then a thread multiplies all strips of a group by one panel at a time. The strips of the
- * group stay in the L2 of the core, and the core prefetches the next panel. Meanwhile, the threads
- * pack the next block into second buffers, so one barrier per block is enough. Between blocks of k,
- * contiguous scratch memory keeps the sums of a tile. Rows of C may be a power of two apart, and
+ * columns of B. A block has about nc columns, and at most kc steps of k. The strips of a block are
+ * divided into groups of about a_bytes of packed A. All threads pack a block. Then a thread
+ * multiplies all strips of a group by one panel, then by the next panel. The strips of the group
+ * stay in the L2 of the core, and the core prefetches the next panel. Meanwhile, the threads pack
+ * the next block into second buffers, so one barrier per block is enough. Between blocks of k,
+ * contiguous scratch memory keeps the sums of a tile. Rows of C may have a power-of-two stride, and
  * would then share a few sets of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
@@ -21,7 +21,7 @@
 /* Block sizes for the L2 of a core, measured on Zen 4 (1 MiB) and Granite Rapids (2 MiB).
  * docs/measurements.md has the sizes and prefetches that were tried. */
 static const struct blocking {
-  int64_t l2_bytes; /* minimum L2 bytes for these block sizes */
+  int64_t l2_bytes; /* minimum size of L2 in bytes for these block sizes */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
 /* TOO_LARGE: a bf16 output with this many values leaves L2 before the next op reads it */
@@ -39,9 +39,9 @@ typedef struct layout {
   int64_t row_blocks, col_blocks, k_blocks;
   /* number of groups among which the strips of a row block are divided */
   int groups;
-  int64_t block_strips, block_panels, kc; /* maximum strips, panels and k of a block */
+  int64_t block_strips, block_panels, kc; /* maximum number of strips, panels and steps of k of a block */
   int a_buffers, b_buffers;
-  size_t a_floats, b_floats, tile_floats; /* floats of one buffer, multiples of 16 */
+  size_t a_floats, b_floats, tile_floats; /* size of one buffer in floats, a multiple of 16 */
 } layout;
 
 static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
@@ -66,8 +66,8 @@ static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
 
-/* Blocks of k start at multiples of this number, because unpacking of a packed B starts at a run of
- * values. If B is transposed, unpacking starts at a panel. */
+/* Blocks of k start at multiples of this number, because a packed B can be unpacked only from the
+ * start of a run of values. A transposed B can be unpacked only from the start of a panel. */
 static int64_t k_grain(const rf_gemm *g) {
   return !g->panels ? 1 : g->transposed ? RF_PANEL_LANES : RF_GEMM_RUN;
 }
@@ -75,12 +75,12 @@ static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
   int64_t grain = k_grain(g), at = cut(rf_ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
 }
-/* Floats that `count` rows or columns of kc steps take when packed for AMX tiles. */
+/* Number of floats for `count` rows or columns of kc steps, packed for AMX tiles. */
 static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, int64_t kc) {
   return count * (rf_ceil_div(kc, isa->depth) * isa->depth) * words / 2;
 }
 
-/* The layout is for m_bound and k_bound, so that smaller calls fit in the workspace. */
+/* The layout has room for m_bound and k_bound, so that smaller calls fit in the workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
@@ -90,7 +90,8 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.kc = rf_ceil_div(rf_ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   /* number of strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* if a group would have less than half of these strips, there are fewer groups */
+  /* a group should have at least half of group_strips, so a product with few strips has fewer
+   * groups */
   int64_t groups = rf_ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
@@ -101,7 +102,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.block_panels = rf_ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
-  /* packing stores whole vectors, so the last vector may pass the end of the strips */
+  /* packing stores whole vectors, so the last vector may write after the end of the strips */
   l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16);
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
@@ -109,8 +110,9 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   return l;
 }
 
-/* Columns that a thread streams at a time: a multiple of 64 that leaves work for each thread. A
- * narrow product, for instance with the A of an adapter, has multiples of one vector. */
+/* Number of columns that a thread streams at once: a multiple of 64 that leaves work for each
+ * thread. For a narrow product, such as the product with matrix A of an adapter, the number is a
+ * multiple of one vector. */
 static int64_t stream_cols(int64_t n, int threads) {
   int64_t chunks = rf_ceil_div(n, STREAM_COLS * (int64_t)threads) * threads,
           whole = n > 64 * (int64_t)(threads - 1) ? 64 : RF_LANES;
@@ -118,14 +120,15 @@ static int64_t stream_cols(int64_t n, int threads) {
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
-/* For few rows with tiles: the numbers of panels that a thread takes at a time, and of steps of B
- * that it packs at a time. */
+/* For few rows with tiles. FEW_PANELS: number of panels that a thread takes at once. FEW_STEPS:
+ * number of steps of B that a thread packs at once. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
-/* Floats of A packed as one strip. Padding follows, because vectors read past the end. */
+/* Number of floats of A packed as one strip. The strip ends with padding, because vectors read past
+ * the last value. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
   return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : few * k + RF_FEW_ROWS;
 }
-/* Floats of workspace for one thread, without the packed A that all threads share. */
+/* Number of floats of one thread's workspace, without the packed A that all threads share. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
   if (isa->depth > 1)
     return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
@@ -160,7 +163,8 @@ static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
   RF_STAMP_BARRIER;
 }
 
-/* Panels that a thread takes at a time. A product with one row alternates between these panels. */
+/* Number of panels that a thread takes at once. A product with one row alternates between these
+ * panels. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
@@ -205,8 +209,8 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles use non-temporal stores. They use them if no op reads u and out soon, or if u and
- * out are bf16 and too large for L2. A product that accumulates never uses them. */
+/* True if tiles use non-temporal stores. Tiles do so if no op reads u and out soon, or if u and out
+ * are bf16 and too large for L2. A product that accumulates uses ordinary stores. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
@@ -264,7 +268,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
   }
 }
 
-/* A block of columns, rows and k: its ranges, and indices of the buffers of its packed operands. */
+/* A block of columns, rows and k, and the indices of the buffers of its packed operands. */
 typedef struct block {
   int64_t s0, s1, p0, p1, k0, k1; /* ranges of strips, panels and steps of k */
   bool pack_a, pack_b;            /* false if the previous block packed this operand */
@@ -278,8 +282,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Ticket counters. Block i uses counter i % 3. The counter is cleared during block i-2. At that
-   * time, block i-3, which used the same counter, has ended. */
+  /* Ticket counters. Block i uses counter i % 3. Thread 0 clears this counter during block i-2.
+   * Block i-3, which used the same counter, has ended by then. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -295,7 +299,7 @@ static block block_at(const job *j, int64_t i) {
              .k0 = k_cut(j->g, l->k_blocks, kb),
              .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
-  /* a_changes, b_changes: how many times A and B were packed before */
+  /* a_changes, b_changes: how many times A and B were packed before this block */
   int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
@@ -333,8 +337,8 @@ static void pack_unit(const job *j, const block *b, int64_t t) {
     j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
-/* Memory to prefetch: `columns` columns that start 128 bytes apart. Each column is `lines` pieces
- * of 128 bytes, `stride` bytes apart. */
+/* Memory to prefetch, as `columns` columns that start 128 bytes apart. Each column is `lines`
+ * pieces of 128 bytes, `stride` bytes apart. */
 typedef struct pieces {
   const char *at;
   int64_t stride, lines, columns;
@@ -355,8 +359,8 @@ static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t 
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
                   rf_ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
-/* Memory that packing reads for units [t, end). If unit t is a panel of B, stops at the last panel
- * of B. */
+/* Memory that packing of units [t, end) reads. If unit t is a panel of B, the memory ends with the
+ * last panel of B. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
   const rf_gemm *g = j->g;
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
@@ -374,7 +378,7 @@ static pieces units_source(const job *j, const block *b, int64_t t, int64_t end)
   return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_step, g->a_row, b->k0, kc, first,
                      last - first);
 }
-/* Contiguous memory to which packing writes units [t, end). */
+/* Contiguous memory to which packing of units [t, end) writes. */
 static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {
@@ -395,8 +399,8 @@ static void fetch(pieces p) {
     }
   }
 }
-/* Packs the units of block i that are not packed yet. Each turn of the loop prefetches AT_ONCE
- * units, and packs the AT_ONCE units that the previous turn prefetched. */
+/* Packs the units of block i that are not packed yet. Each iteration prefetches AT_ONCE units, and
+ * packs the AT_ONCE units that the previous iteration prefetched. */
 static void pack_rest(job *j, int64_t i) {
   enum { AT_ONCE = 4 }; /* adjacent strips of a transposed A share cache lines */
   block b = block_at(j, i);
@@ -411,7 +415,7 @@ static void pack_rest(job *j, int64_t i) {
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Lists the addresses in rows [row, row + rows) at column `col` that the epilogue reads or writes.
+/* Lists the addresses that the epilogue reads or writes in rows [row, row + rows) at column `col`.
  * NULL ends the list. */
 enum { TILE_PIECES = 3 * 12 + 1 };
 static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
@@ -436,7 +440,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
   /* During each strip, prefetches a part of the next panel of B, and a part of the memory that
-   * packing reads and writes next. */
+   * packing will read and write. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? rf_ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, rf_ceil_div(ahead, strips)}};
   rf_gemm_ahead *near = &prefetch[0], *far = &prefetch[1];
@@ -465,7 +469,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     far->stride = now->stride;
     far->lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
-    /* prefetches the values of C for the next tile; the values for this tile are used right now */
+    /* prefetches the values of C for the next tile; a prefetch for this tile would come too late */
     if (first && g->accumulate) {
       if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
     } else if (last) {
@@ -488,8 +492,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   }
 }
 
-/* Multiplies panels of block i. After each panel, packs a share of block i+1, which was prefetched
- * while the panel was multiplied. */
+/* Multiplies panels of block i. While it multiplies a panel, a thread prefetches a share of block
+ * i+1. Then it packs this share. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
   if (i + 1 < j->blocks) after = block_at(j, i + 1);
@@ -499,7 +503,9 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* does not help a group that is nearly done, because the group's own thread would then wait */
+    /* does not help a group that is nearly done, because the group's own thread would wait for the
+     * helper */
+    for (;;) {
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
@@ -574,7 +580,7 @@ void rf_gemm_tiles(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *
   ROW(at, table, title "_panels", RF_FEW_ROWS, panels, false, rf_takes_panels) \
   ROW(at, table, title "_stream", RF_FEW_ROWS, stream, false, rf_takes_stream) \
   ROW(at, table, title, 0, blocked, false, rf_takes_blocked)
-/* The kernel of a product is the first row of the table that accepts the product. */
+/* The kernel of a product is the first entry of the table that accepts the product. */
 // clang-format off
 static const rf_gemm_kernel KERNELS[] = {
 #if defined(__x86_64__)
@@ -606,7 +612,7 @@ const rf_gemm_kernel *rf_gemm_choose(const rf_gemm_isa *isa, const rf_gemm *g, i
 
 rf_inner rf_gemm_inner(int level, const char *product, const rf_gemm *g, int64_t fewest) {
   const rf_gemm_kernel *at = KERNELS;
-  while (at->level > level) at++; /* the level may not be compiled: a plan may be for another CPU */
+  while (at->level > level) at++; /* this build may lack the level, because a plan may be for another CPU */
   const rf_gemm_kernel *many = rf_gemm_choose(at->isa, g, g->m), *few = rf_gemm_choose(at->isa, g, fewest);
   return (rf_inner){product, &many->inner, few == many ? NULL : &few->inner};
 }

@@ -14,7 +14,7 @@ enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 /* ---- packing one tile ------------------------------------------------------------------------ */
 
 /* The source of a tile. A line is a row of A or a column of B. Element k of line i is from[i *
- * line_step + k * k_step]. One of these two strides is 1. */
+ * line_step + k * k_step]. Either line_step or k_step is 1. */
 typedef struct block {
   const void *from;
   rf_dtype dtype;
@@ -30,7 +30,8 @@ static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
 static inline void cut(__m512 x, __m512i piece[PIECES]) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
-  __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* false for NaNs and infinities */
+  /* the lanes that are neither NaN nor infinity */
+  __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99);
   first = _mm512_mask_or_epi32(first, _mm512_fpclass_ps_mask(x, 0x81), first, _mm512_set1_epi32(0x00400000));
   __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
   __m512i left = _mm512_castps_si512(rest),
@@ -39,7 +40,8 @@ static inline void cut(__m512 x, __m512i piece[PIECES]) {
   piece[1] =
       _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
-/* Sets v[i] to the 32 values of k of line i. `full`: the block has 16 lines and 32 values of k. */
+/* Sets v[i] to the 32 values of k of line i. `full` means that the block has 16 lines and 32 values
+ * of k. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
 #pragma GCC unroll 16
@@ -59,7 +61,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* The next two functions also split f32 values into bf16 pieces. */
+/* The next two functions convert, and also split f32 values into bf16 pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -123,7 +125,7 @@ static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
 static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) {
   _Alignas(64) char room[SIXTEEN * DEPTH * 4];
   block copy = {room, b->dtype, DEPTH, 1, SIXTEEN, DEPTH};
-  if (b->k_step != 1 && b->line_step != 1) { /* copied element by element if no stride is 1 */
+  if (b->k_step != 1 && b->line_step != 1) { /* if no stride is 1, elements are copied one by one */
     int item = b->dtype == RF_BF16 ? 2 : 4;
     memset(room, 0, sizeof room);
     for (int i = 0; i < b->lines; i++)
@@ -185,7 +187,7 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
     pack(&(block){at, RF_BF16, 1, panel.lanes, cols, steps}, false, to, TILE_BYTES);
   }
 }
-/* Packs one step of a full panel. Memory AHEAD steps of k ahead is prefetched, because hardware
+/* Packs one step of a full panel. Prefetches memory AHEAD steps of k ahead, because hardware
  * prefetchers stop at page ends. */
 enum { AHEAD = 32 };
 static inline void pack_panel_step(const char *at, const char *later, char *left, char *right) {
@@ -221,7 +223,8 @@ void rf_tiles_pack_panel(const rf_gemm *g, const rf_panel *panel, int64_t k0, in
   memcpy(last, at, (size_t)(kc - k) * 2 * RF_PANEL_LANES);
   pack_panel_step(last, last, to[0], to[1]);
 }
-/* For a transposed B: the lanes of a panel are k, and the values of a lane are columns. */
+/* For a transposed B. The lanes of a panel are values of k, and the values of a lane are
+ * columns. */
 static void pack_transposed(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
     rf_panel panel = rf_panels_find(g->panels, k0 + k);
@@ -282,10 +285,10 @@ void rf_tiles_close(void) {
 }
 
 /* One operand stays in L1. Tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
- * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s. With ordinary loads
- * of both operands, the core reaches 2.0 TFLOP/s. `tiles` is the number of tiles of rows, 1 or 2.
- * a_pieces and b_pieces are the pieces of an element. A 2 in one of these two fields requires a 1
- * in the other. All fields are compile-time constants. */
+ * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 TFLOP/s of its peak of 3.0. With
+ * ordinary loads of both operands, the core reaches 2.0 TFLOP/s. `tiles` is the number of tiles of
+ * rows, 1 or 2. a_pieces and b_pieces are the numbers of pieces of an element. At most one of these
+ * two numbers may be 2. All fields are compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64); \
@@ -298,8 +301,8 @@ void rf_tiles_close(void) {
   _tile_dpbf16ps(to, rows, columns); \
   FILL
 /* While the core's other hyperthread is busy, adjacent tile instructions wait for each other. With
- * eight other instructions after each, a step takes 64 % of the time. Alone, a core loses
- * nothing. */
+ * eight other instructions after each tile instruction, a step takes 64 % of the time. Alone, a
+ * core loses nothing. */
 #define FILL __asm__ volatile("nop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop");
 typedef struct form {
   bool a_stays;
@@ -360,11 +363,11 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* These constants are for products of up to sixteen rows with a full panel, which are bound by
- * memory. Tiles 0 to 3 keep the sums for all k. In each step of 32 values of k, vector instructions
- * interleave adjacent k and store the pairs in one of SLOTS buffers. A tile loads the buffer DELAY
- * steps later, because a load waits for a recent store to the same address. Interleaving permutes
- * the lanes, so the sums are permuted back. */
+/* These constants are for products of up to sixteen rows with a full panel. Memory bandwidth limits
+ * these products. Tiles 0 to 3 keep the sums for all k. In each step of 32 values of k, vector
+ * instructions interleave adjacent k and store the pairs in one of SLOTS buffers. A tile loads the
+ * buffer DELAY steps later, because a load waits for a recent store to the same address.
+ * Interleaving permutes the lanes, so the sums are permuted back. */
 enum { SLOTS = 4, DELAY = 2 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -380,11 +383,12 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
   }
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
- * of a dword belongs to an even lane, and the high half to the next odd lane. LANES(X, r) expands
- * to X(r, vector) for each vector. With one panel, r is the row. With one row, r is the panel.
- * `sum` adds whole steps. `even` and `odd` add the even and the odd k of one step. */
+ * of a dword belongs to an even lane. The high half belongs to the next odd lane. LANES(X, r)
+ * expands to X(r, vector) for each vector. If the product has one panel, r is the row. If it has
+ * one row, r is the panel. `sum` adds whole steps. `even` and `odd` add the even and the odd k of
+ * one step. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
-/* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
+/* SOON: prefetch distance in bytes. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
 #define LANES(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define ROW_SUMS(r, l) __m512 sum_##r##_##l = _mm512_setzero_ps();
@@ -393,7 +397,8 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* Adds the 0 that tiles add for padding after the end of k. The addition turns -0 into 0. */
+/* After the end of k, tiles add 0 for padding. This macro adds the same 0. The addition turns -0
+ * into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \
@@ -471,7 +476,8 @@ RF_INLINE void stream_rows(int rows, const char *at, int64_t inner, const void *
     ROW_STORE(1)
   }
 }
-/* Alternates between two panels for one row, because hardware prefetchers follow two streams. */
+/* For one row, alternates between two panels, because hardware prefetchers can follow two
+ * streams. */
 #define PANEL_STEP(r, from) \
   { \
     enum { rows = r + 1 }; \
@@ -520,8 +526,8 @@ static void stream_two(const char *at0, const char *at1, int64_t inner, const vo
   ROW_STORE(0)
   ROW_STORE(1)
 }
-/* Copies rows of A from their tiles to contiguous memory. In tiles, each step of a row is in
- * another cache line, and the product would wait for these lines. */
+/* Copies rows of A from their tiles to contiguous memory. In a tile, every step of a row has its
+ * own cache line, so the product would wait for many lines. */
 static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < steps; i++)

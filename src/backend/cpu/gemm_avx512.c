@@ -26,7 +26,7 @@ const rf_gemm_isa RF_GEMM_AVX512 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX5
 /* for products in 8 bits, avx512bf16 also has dot products of four bytes */
 const rf_gemm_isa RF_GEMM_AVX512BF16 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512BF16};
 
-/* Products with AMX tiles use the vector kernels' epilogues. */
+/* Products with AMX tiles use the epilogues of the vector kernels. */
 #define TILES \
   .name = "gemm_amx_32x32", .mr = RF_TILE_ROWS, .nr = RF_TILE_COLUMNS, .depth = RF_TILE_DEPTH, \
   .pack_a = rf_tiles_pack_a, .pack_b = rf_tiles_pack_b, .begin = begin_tile, .finish = finish_tile, \

@@ -1,10 +1,10 @@
-/* gemm_kernels.h - packing, epilogues and the product with few rows, with the vectors of simd.h.
- * Each gemm_*.c includes this file and adds a micro-kernel for one ISA. */
+/* gemm_kernels.h - packing, epilogues and products with few rows, written with the vectors of
+ * simd.h. Each gemm_*.c includes this file and adds a micro-kernel for one ISA. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
 /* Vectors of eight dwords or bf16. Their 8x8 transposes take two AVX operations per vector. */
-/* aligned(2), because rows of bf16 may start at any even address */
+/* the alignment is 2, because rows of bf16 may start at any even address */
 typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
 enum { STREAM_AHEAD = 1024 }; /* prefetch distance in a streamed column, in bytes */
@@ -27,7 +27,7 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Loads eight elements as f32 bits. Sets *to, because no ABI returns a v8 without AVX. */
+/* Loads eight elements as f32 bits. The result is *to, because no ABI returns a v8 without AVX. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
@@ -39,7 +39,7 @@ RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
  * 8 or 16 floats, and the next store overwrites the floats after the first `rows`. The last steps
  * are stored one float at a time, because a whole vector would leave the strip. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
-  int64_t safe = kc - 16; /* for k < safe, a whole vector stays inside the strip */
+  int64_t safe = kc - 16; /* if k < safe, a whole vector stays inside the strip */
   int64_t k = 0;
   if (rows > 8) {
     for (; k + 8 <= safe; k += 8) {
@@ -114,7 +114,7 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
   }
 }
 /* Packs columns that are contiguous in k (a transposed weight), in blocks of 8 columns by 64 steps.
- * More columns would not fit in L1, because columns at a power-of-two stride share one L1 set. */
+ * More columns would not fit in L1, because columns with a power-of-two stride share one L1 set. */
 RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int cols, int64_t kc, float *to) {
   for (int64_t k0 = 0; k0 < kc; k0 += 64) {
     int64_t k1 = k0 + 64 < kc ? k0 + 64 : kc;
@@ -169,7 +169,8 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
   }
 }
 
-/* ---- into and out of a tile ------------------------------------------------------------------ */
+/* ---- loading and storing a tile
+ * ------------------------------------------------------------------ */
 
 static void begin_tile(const rf_gemm *g, const rf_gemm_sums *s) {
   for (int i = 0; i < s->rows; i++) {
@@ -299,9 +300,10 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
 /* `a` is A packed as one strip, [k][m]. `y` holds the sums, [m][cols]. */
 
 /* For B (K,N), row-major. The sums of all columns of the chunk stay in scratch memory (L1 or L2).
- * Each turn of the loop adds eight steps of k, so it reads eight long rows of B at once. The next
- * eight rows are prefetched to L2, because they would evict each other in L1. This loop reaches 24
- * GB/s, prefetching to L1 19 GB/s, and sixteen steps at once 22 GB/s (one row, f32, one thread). */
+ * Each iteration adds eight steps of k, so it reads eight long rows of B at once. The prefetches of
+ * the next eight rows go to L2, because these rows would evict each other in L1. This loop reaches
+ * 24 GB/s (one row, f32, one thread). It reaches 19 GB/s with prefetches to L1, and 22 GB/s with
+ * sixteen steps at once. */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
@@ -337,9 +339,10 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* For B (N,K). A lane computes one output column. Loads a cache line of each of 16 columns and
- * transposes these lines in registers, because an L1 set cannot keep 16 lines at a power-of-two
- * stride. Loading whole lines reaches 22 GB/s, half lines 9 GB/s (one row, one thread). */
+/* For B (N,K). A lane computes one output column. Loads one cache line of each of 16 columns and
+ * transposes the lines in registers, because an L1 set cannot keep 16 lines with a power-of-two
+ * stride. Loading whole lines reaches 22 GB/s, and loading half lines 9 GB/s (one row, one
+ * thread). */
 /* Sets to[d] to dword d of each of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
@@ -363,7 +366,8 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
   for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-/* Each dword has the bf16 values of an even k and the next odd k. Returns one of the two as f32. */
+/* Each dword has the bf16 values of an even k and the next odd k. Returns one of the two values as
+ * f32. */
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
@@ -395,7 +399,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetches later steps of these columns; near their end, prefetches the next columns */
+    /* prefetches later steps of these columns; near the end of k, prefetches the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
@@ -419,7 +423,8 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* Each variant has a constant number of rows. Other numbers of rows use the next larger variant. */
+/* Each variant has a constant number of rows. A product with another number of rows uses the next
+ * larger variant. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)
@@ -456,7 +461,7 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
       else stream_columns_f32(g, a, j0 + done, cols, y + done);
     }
   }
-  for (; done < cols; done++) { /* the last columns, which do not fill a vector */
+  for (; done < cols; done++) { /* the last columns do not fill a vector */
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
       for (int64_t k = 0; k < g->k; k++)

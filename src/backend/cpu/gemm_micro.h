@@ -1,8 +1,8 @@
 /* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns.
  * gemm_avx2.c and gemm_avx512.c include this file and define MR, NR, VECTOR with its LANES, LOAD,
  * STORE and SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1). The sums of each row are named
- * variables, and the fused multiply-add is inline assembly. Otherwise gcc 12 keeps the sums in
- * memory or copies them. `rows` is a compile-time constant. */
+ * variables, and the fused multiply-add is inline assembly. In other forms, gcc 12 keeps the sums
+ * in memory or copies the sums. `rows` is a compile-time constant. */
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \

@@ -1,8 +1,8 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
- * gradients. The workspace has the logits of one chunk of rows, and later the gradient of these
- * logits. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends only on
- * the shape. Every logit and every element of dx and dw is one chain, so results do not depend on
- * the chunk size. */
+ * gradients. The workspace has the logits of one chunk of rows. Later, their gradient overwrites
+ * the logits. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends only
+ * on the shape. Every logit and every element of dx and dw is one chain, so results do not depend
+ * on the chunk size. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -54,7 +54,8 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 runs on
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
-/* ---- the three products, for up to `rows` rows ----------------------------------------------- */
+/* ---- the three products of the head, for up to `rows` rows
+ * ----------------------------------------------- */
 
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -98,8 +99,9 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
 /* ---- workspace, and the kernels of the products ---------------------------------------------- */
 
 enum { LOGITS, DX, DW };
-/* Sets g[LOGITS], g[DX] and g[DW] to the products that the op computes for one chunk. The k of a
- * product that the op does not compute is 0. `slot` is the output dx; negative: no gradients. */
+/* Sets g[LOGITS], g[DX] and g[DW] to the products that the op computes for one chunk. A product
+ * that the op does not compute gets k = 0. `slot` is the output dx; negative: the op computes no
+ * gradients. */
 static void products_of(const rf_graph *graph, const rf_op *op, const dims *d, int slot,
                         rf_gemm g[RF_MAX_INNER]) {
   memset(g, 0, RF_MAX_INNER * sizeof *g);
@@ -108,7 +110,8 @@ static void products_of(const rf_graph *graph, const rf_op *op, const dims *d, i
   if (slot >= 0 && op->output[slot + 1] != RF_NONE) g[DW] = dw_product(graph, op, d, slot + 2);
 }
 
-/* The workspace has the logits of a chunk, its lse, and the workspace of the largest product. */
+/* The workspace has the logits of a chunk, the lse of its rows, and the workspace of the largest
+ * product. */
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
                         int slot) {
   const dims d = dims_of(graph, op);
@@ -125,7 +128,7 @@ static void choose(int level, const rf_graph *graph, const rf_op *op, rf_inner *
   const dims d = dims_of(graph, op);
   rf_gemm g[RF_MAX_INNER];
   products_of(graph, op, &d, slot, g);
-  for (int i = 0; i < RF_MAX_INNER; i++) /* dw always has the rows of the weight */
+  for (int i = 0; i < RF_MAX_INNER; i++) /* the product for dw has as many rows as the weight */
     if (g[i].k) inner[i] = rf_product_inner(level, names[i], &g[i], i == DW ? g[i].m : 1);
 }
 
@@ -152,8 +155,8 @@ static void finish_row(const rf_head_isa *isa, const rf_op *op, float *row, int6
   if (attr->temperature > 0) isa->divide(row, vocab, attr->temperature);
 }
 
-/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for
- * the product. */
+/* Writes the products of rows [r0, r0 + count) and the weight to z. Later, finish_row turns these
+ * products into logits. `product` is the workspace of the product. */
 static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z,
                          void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -167,7 +170,7 @@ static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t
 }
 
 /* Runs head_loss if gradient_slot < 0, head_loss_bwd if saved_lse is not NULL, and otherwise
- * head_loss_grad. gradient_slot is the index of the output dx. */
+ * head_loss_grad. gradient_slot is the index of output dx. */
 static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
                         const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
@@ -307,8 +310,8 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
 }
 
 /* head_logits gathers the chosen rows of x, then runs one product. A row with index -1 gets zeros
- * if a later row is wanted. After the last wanted row, nothing is written: with 64 slots and a
- * vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
+ * if an index follows that is not -1. The rows after the last such index stay as they are: with 64
+ * slots and a vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

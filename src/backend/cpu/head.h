@@ -9,14 +9,14 @@ enum { RF_LABEL_NONE = -1, RF_LABEL_ELSEWHERE = -2 };
 
 typedef struct rf_head_isa {
   const rf_gemm_isa *gemm;
-  /* Returns log(sum exp z). Adds exp(z - max) to 16 partial sums (lane = index mod 16). Adds these
-   * as rf_v16_fold_sum does. Sets *best to the smallest index of the maximum. */
+  /* Returns log(sum exp z). Adds exp(z - max) to 16 partial sums (lane = index mod 16). Then adds
+   * the partial sums as rf_v16_fold_sum does. Sets *best to the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
-  /* Returns the sum of exp(z - max), added in the same order as in `lse`. Sets *best in the same
-   * way as `lse`, and *most to the maximum. */
+  /* Returns the sum of exp(z - max), added in the same order as in `lse`. Sets *best as `lse` does,
+   * and *most to the maximum. */
   float (*sum)(const float *z, int64_t vocab, int32_t *best, float *most);
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label is
-   * RF_LABEL_NONE. RF_LABEL_ELSEWHERE is the label of a token of another chip. */
+   * RF_LABEL_NONE. RF_LABEL_ELSEWHERE is the label of a token that another chip has. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);
   void (*cap)(float *z, int64_t vocab, float cap);            /* replaces z by cap tanh(z / cap) */
   void (*divide)(float *z, int64_t vocab, float temperature); /* replaces z by z / temperature */

@@ -56,8 +56,8 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 
-/* Computes channels [from, to) of the gradients of the gains. Adds rows in ascending order, and the
- * heads of a row in ascending order. */
+/* Computes channels [from, to) of the gradients of the gains. Adds rows in ascending order, and in
+ * each row the heads in ascending order. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;

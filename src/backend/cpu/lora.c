@@ -47,7 +47,7 @@ static void scale_values(const void *from, rf_dtype dtype, int64_t count, float 
   }
 }
 
-/* The parts of an adapter differ in columns only, so one kernel computes them all. */
+/* The parts of an adapter differ only in their columns, so one kernel computes all parts. */
 static void lora_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]) {
   const dims d = dims_of(graph, op);
   const rf_gemm g = forward(&d, &op->attr.lora.parts, 0);
@@ -151,7 +151,7 @@ static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, rf_til
   return rf_whole_lines(whole_ranks(&op->attr.lora.parts) * d.joined) + rf_whole_lines(d.rows * d.ranks);
 }
 
-/* With few rows, b is scaled while it is read. With more, a scaled copy is cheaper. */
+/* With few rows, the kernel scales b while it reads b. With more rows, a scaled copy is cheaper. */
 static void lora_wide_run(const rf_call *call) {
   enum { FEW = 64 };
   const rf_lora_parts *parts = &call->op->attr.lora.parts;

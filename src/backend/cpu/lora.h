@@ -7,13 +7,13 @@
 #include "base/base.h"
 
 typedef struct rf_lora_part {
-  rf_dtype dtype; /* type of u, y, dy and dh */
+  rf_dtype dtype; /* dtype of u, y, dy and dh */
   int64_t rows, columns, rank;
-  int64_t ld, ranks, joined; /* row strides of u, y and dy; of h and dh; of b and db */
+  int64_t ld, ranks, joined; /* row strides: of u, y and dy; of h and dh; of b and db */
   int threads;
 } rf_lora_part;
 
-/* The operands of y = round(u + round(h (scale b))) of one part; y may be u. */
+/* The operands of one part of y = round(u + round(h (scale b))). y may be u. */
 typedef struct rf_lora_sum {
   rf_lora_part part;
   const void *u;

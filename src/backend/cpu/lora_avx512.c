@@ -4,7 +4,7 @@
 #include "backend/cpu/simd.h"
 
 enum { ROWS = 8, VECTORS = 2, COLUMNS = VECTORS * RF_LANES, SIDE = 16, DEEP = 64, STRIP = 512 };
-/* Rows and columns of y that a thread takes at a time. */
+/* Numbers of rows and columns of y that a thread takes at once. */
 enum { GROUP = 64, TAKEN = 128 };
 
 RF_INLINE rf_v16 get_n(const void *p, rf_dtype dtype, int64_t i, int n) {
@@ -16,8 +16,8 @@ RF_INLINE void put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 }
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-/* Computes `rows` rows by `left` columns: COLUMNS, or fewer at the right edge. `at` is the first
- * element in u and y. */
+/* Computes `rows` rows by `left` columns. `left` is COLUMNS, or less at the right edge. `at` is the
+ * first element in u and y. */
 RF_INLINE void forward_block(const rf_lora_sum *sum, int rows, int left, rf_v16 scale, const float *h,
                              const float *b, int64_t at) {
   const rf_lora_part *p = &sum->part;
@@ -123,7 +123,8 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
   for (int r = 0; r < ranks; r++) rf_v16_store_n(db + r * p->joined, acc[r], n);
 }
 
-/* Computes columns [c0, c1) of db from DEEP rows at a time, to read whole cache lines of dy. */
+/* Computes columns [c0, c1) of db. Sums over DEEP rows at a time, to read whole cache lines of
+ * dy. */
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {

@@ -1,7 +1,7 @@
 /* lora_slots.c - LoRA adapters of a linear layer where each row chooses its adapter. Consecutive
- * rows with the same adapter are one product. Bits do not depend on the number of rows of a
- * product, so they do not depend on the other rows. The products are those of the ops matmul and
- * lora, so a row gets the bits of a plan that has only its adapter. */
+ * rows with the same adapter are one product. The bits of a product do not depend on its number of
+ * rows, so a row does not depend on the other rows. The products are those of the ops matmul and
+ * lora. So a row gets the same bits as in a plan with only this row's adapter. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
 
@@ -63,7 +63,7 @@ typedef struct run {
   const rf_call *call;
   dims d;
   int64_t first, rows, slot;
-  void *h, *product; /* the rows of h (rows, P r); workspace of products */
+  void *h, *product; /* h: rows of h (rows, P r). product: workspace of the products */
 } run;
 
 static const float *b_of(const run *r, int64_t joined) {
@@ -95,7 +95,7 @@ static void add_part(const run *r, int p, int64_t rank, int64_t joined) {
   rf_inner_run(r->call, Y, g, r->product);
 }
 
-/* Calls `add` for each part that the run's adapter has. */
+/* Calls `add` for each part in the adapter of the run. */
 static void add_parts(const run *r, void (*add)(const run *r, int p, int64_t rank, int64_t joined)) {
   const rf_lora_parts *parts = &r->call->op->attr.lora.parts;
   const int32_t *ranks = (const int32_t *)r->call->in[4] + r->slot * parts->count;
@@ -142,9 +142,10 @@ static void lora_slots_run(const rf_call *call) { each_run(call, 1, compute); }
 
 /* ---- with AVX-512 vectors, as the kernel lora_rows_avx512 ------------------------------------ */
 
-/* None of them uses tiles, because the op matmul also uses vectors to multiply bf16 by f32. */
+/* These products do not use tiles, because the op matmul also multiplies bf16 by f32 with
+ * vectors. */
 #if defined(__x86_64__)
-/* Returns h in f32: h itself, or a copy that follows h in the workspace. */
+/* Returns h in f32. The result is h itself, or a copy that follows h in the workspace. */
 static float *wide_h(const run *r) {
   return (float *)(void *)((char *)r->h + (r->d.dtype == RF_F32 ? 0 : h_bytes(&r->d)));
 }

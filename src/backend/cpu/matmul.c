@@ -11,7 +11,8 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs 
   return true;
 }
 
-/* Sets sizes, strides and dtypes, which determine the workspace. Inputs 0 and 1 are operands. */
+/* Sets the sizes, strides and dtypes of a product, which determine its workspace. Inputs 0 and 1
+ * are operands. */
 static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];
@@ -48,9 +49,8 @@ static void matmul_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
   g.m = rf_rows_used(call, 0);
   g.a = call->in[0];
   g.b = call->in[1];
-  g.bias = rf_rank_of(call) == 0
-               ? call->in[2]
-               : NULL; /* if chips add up their results, only the first chip adds the bias */
+  g.bias = rf_rank_of(call) == 0 ? call->in[2]
+                                 : NULL; /* if chips sum their results, only the first chip adds the bias */
   g.u = call->out[0];
   g.out = call->out[1];
   if (call->op->attr.matmul.epilogue == RF_EPILOGUE_GELU) g.epilogue = RF_GEMM_GELU;
@@ -98,7 +98,7 @@ static void matmul_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_
   if (g.u) path(isa, &g, call->threads, call->workspace);
 }
 
-/* A linear layer is one product, whose path is that of its kernel. */
+/* A linear layer is one product. The kernel of the layer decides the path of the product. */
 #define RF_RUNS(path) rf_gemm_##path
 #define matmul_inner NULL
 #define matmul_dx_inner NULL

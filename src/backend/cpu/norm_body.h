@@ -1,6 +1,6 @@
 /* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
  * (elementwise_*.c). A sum over the D channels of a row has sixteen partial sums over ascending
- * channels, with lane = channel mod 16. The tree of rf_v16_fold_sum then adds the partial sums. A
+ * channels, with lane = channel mod 16. Then the tree of rf_v16_fold_sum adds the partial sums. A
  * sum over tokens (dgain, dbias) is a sequence of plain f32 additions per channel, in ascending
  * rows. Threads divide the channels. */
 
@@ -157,13 +157,13 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Runs blocks of rows that stay in cache. In a block, each thread first sums dgain and dbias over
- * all rows for its part of the channels. Then it computes dx for its part of the rows. If dx
- * overwrites x or dy, threads wait between these two steps. In another design, each thread hands
- * its channel sums to the next thread. That design is as fast on an idle Zen 4, but 2.5 times
- * slower if another program uses a core. */
+/* Runs one block of rows after the other. A block fits in the cache. In a block, each thread first
+ * sums dgain and dbias over all rows for its part of the channels. Then it computes dx for its part
+ * of the rows. If dx overwrites x or dy, threads wait between these two steps. A design in which
+ * each thread passes its channel sums to the next thread was as fast on an idle Zen 4, but 2.5
+ * times slower while another program used a core. */
 static void norm_backward(const rf_call *call, bool centre) {
-  enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
+  enum { BLOCK_BYTES = 256 * 1024 }; /* number of bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
   norm_gradient g = {.x = call->in[0],
                      .gain = call->in[1],

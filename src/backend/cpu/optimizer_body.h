@@ -10,9 +10,9 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, rf_tilin
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sums squares in sixteen doubles, and adds these in the order of rf_v16_fold_sum. Squares of
- * floats are exact in double, so fused multiply-adds give the same sums. The code uses intrinsics,
- * because gcc 12 would convert floats to doubles one by one. */
+/* Sums squares in sixteen doubles, then adds the doubles in the order of rf_v16_fold_sum. Squares
+ * of floats are exact in double, so fused multiply-adds give the same sums. The code uses
+ * intrinsics, because gcc 12 would convert floats to doubles one by one. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
@@ -56,7 +56,8 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Columns from `own_columns` on are on `copies` chips. Divides their squares by `copies`. */
+/* `copies` chips have the columns from `own_columns` on. Divides the squares of these columns by
+ * `copies`. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];
@@ -122,9 +123,9 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
 }
 
 /* Updates master, m and v in place, and writes the bf16 weights if there are any. The cache lines
- * of master, m and v were just read, so ordinary stores write these arrays. Non-temporal stores of
- * these arrays reach only 0.82 of the speed. Non-temporal stores write the weights, which are not
- * read. */
+ * of master, m and v were just read, so ordinary stores write these arrays. With non-temporal
+ * stores of these arrays, the op reaches only 0.82 of the speed. Non-temporal stores write only the
+ * weights, which the op does not read. */
 enum { AHEAD = 1024 }; /* prefetch distance in elements: 4 KiB of each array */
 RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
                               bool prefetch, int64_t grad_ahead) {

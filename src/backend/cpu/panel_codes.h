@@ -47,15 +47,15 @@ RF_INLINE w_float w_bf16(const void *p) {
 #define w_integer(x) W(cvtepi32_ps)(x)
 
 // clang-format off
-/* The types with codes, as X(name, type, values, halves, dwords). A stored block has this many
- * values, 16-bit words (halves) and 32-bit words (dwords). */
+/* The types with codes, as X(name, type, values, halves, dwords). `values`, `halves` and `dwords`
+ * are the numbers of values, 16-bit words and 32-bit words of a stored block. */
 #define EACH_CODED(X) \
   X(q8_0, RF_Q_Q8_0, 32, 1, 8) X(q4_0, RF_Q_Q4_0, 32, 1, 4) X(q4_1, RF_Q_Q4_1, 32, 2, 4) \
   X(q5_0, RF_Q_Q5_0, 32, 1, 5) X(q5_1, RF_Q_Q5_1, 32, 2, 5) X(q4_k, RF_Q_Q4_K, 256, 2, 35) \
   X(q5_k, RF_Q_Q5_K, 256, 2, 43) X(q6_k, RF_Q_Q6_K, 256, 1, 52)
 // clang-format on
 typedef struct code_form {
-  int values, halves, bytes; /* values, 16-bit words and bytes of a lane in a stored block */
+  int values, halves, bytes; /* number of values, 16-bit words and bytes of a lane in a stored block */
 } code_form;
 RF_INLINE code_form form_of(int type) { /* `type` is a constant */
   switch (type) {
@@ -70,7 +70,7 @@ RF_INLINE code_form form_of(int type) { /* `type` is a constant */
 /* The data of one stored block of a panel, from lane `lane` on. */
 typedef struct w_block {
   /* Addresses of the first 16-bit word and the first 32-bit word of the lanes. For int8, `half` is
-   * the address of the lanes' f32 scales, which precede the blocks. */
+   * the address of the f32 scales of the lanes, which come before the blocks. */
   const char *half, *word;
   int lanes;
 } w_block;
@@ -84,16 +84,17 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Prefetches a line to L1, or to L2 if it is `far`. The parts of a stored block of 256 values lie
- * far apart, so the whole next block has to be in a cache before its first values are read. Two
- * blocks do not fit in L1 (docs/measurements.md). */
+/* Prefetches a cache line to L2 if `far`, otherwise to L1. The parts of a stored block of 256
+ * values are far apart, so the whole next block must be in a cache before a kernel reads its first
+ * values. Two blocks do not fit in L1 (docs/measurements.md). */
 RF_INLINE void fetch_line(bool far, const char *at) {
   if (far) __builtin_prefetch(at, 0, 2);
   else __builtin_prefetch(at, 0, 3);
 }
 
-/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 gets both as six-bit integers.
- * scales_of_k4 multiplies these integers by the scales of the block, as quant_k.c does. */
+/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 returns scale and offset as six-bit
+ * integers. scales_of_k4 multiplies these integers by the scales of the block, as quant_k.c
+ * does. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
@@ -113,7 +114,7 @@ RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
   *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
   *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
 }
-/* q6_k: the scale of sixteen values, stored as one signed byte. */
+/* For q6_k: the scale of sixteen values, which is stored as one signed byte. */
 RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
   w_word scale = W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24);
   return W(mul_ps)(block_half(b, 0), w_integer(scale));
@@ -192,8 +193,8 @@ RF_INLINE w_word fifth_bits(w_word x) {
   return w_and(set, w_set_word(0x10101010));
 }
 #endif
-/* The four codes in the words of run_low and run_high, one in each byte. Codes of q8_0 and int8
- * are signed, all others are not. */
+/* The four codes in the words of run_low and run_high, one in each byte. Codes of q8_0 and int8 are
+ * signed, and all other codes are unsigned. */
 RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
   if (type == RF_Q_Q8_0 || type == RF_Q_INT8) return low;
   w_word codes = w_and(low, w_set_word(0x0f0f0f0f));
@@ -205,7 +206,7 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
   default: return codes;
   }
 }
-/* The same codes as unsigned bytes: 128 is added to q8_0 and int8. */
+/* The same codes as unsigned bytes. Codes of q8_0 and int8 get 128 added. */
 RF_INLINE w_word unsigned_codes(int type, w_word low, w_word high) {
   w_word codes = run_codes(type, low, high);
   bool is_signed = type == RF_Q_Q8_0 || type == RF_Q_INT8;
@@ -224,7 +225,7 @@ RF_INLINE w_word byte_of(w_word x, int i) {
 #endif
 }
 /* Converts byte i of each word of unsigned_codes to f32. With AVX-512, tables convert codes of four
- * and five bits. They ignore the bits above. */
+ * and five bits, and ignore all higher bits. */
 #if defined(__AVX512F__)
 typedef struct w_tables {
   w_float low, high; /* 0..15, 16..31 */

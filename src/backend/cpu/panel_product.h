@@ -1,11 +1,11 @@
-/* panel_product.h - products with a packed B: packs B for products in blocks, and streams B for
+/* panel_product.h - products with a packed B. Packs B for products in blocks, and streams B for
  * products with few rows. gemm_kernels.h includes this file. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
 /* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
-/* For a B that is not transposed. The columns are lanes of one or several panels. */
+/* Packs a B that is not transposed. Its columns are lanes of one or several panels. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int j = 0, run; j < cols; j += run) {
@@ -31,7 +31,8 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* For a transposed B. The columns are values of lanes, so a range of each panel is transposed. */
+/* For a transposed B. Packs a transposed B. Its columns are values of lanes, so a range of each
+ * panel is transposed. */
 static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -60,9 +61,9 @@ static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* Some steps of k of a panel. `a` is A with a_step floats per step, `w` is B as f32 with ld floats
- * per step, and y[row][RF_PANEL_LANES] has the sums. Each step prefetches the cache line at `ahead`
- * and then adds ahead_step bytes to `ahead`. */
+/* A range of steps of k of a panel. `a` is A with a_step floats per step. `w` is B as f32 with ld
+ * floats per step. y[row][RF_PANEL_LANES] has the sums. Each step prefetches the cache line at
+ * `ahead` and then adds ahead_step bytes to `ahead`. */
 typedef struct chain_part {
   int steps;
   const float *a, *w;
@@ -71,9 +72,9 @@ typedef struct chain_part {
   const char *ahead;
   int64_t ahead_step;
 } chain_part;
-/* Continues the sums y[row][lane] over the steps. The `rows` x `vectors` sums, each of sixteen
- * lanes, are named variables, because gcc 12 keeps arrays in memory. EACH(X) is X(0) .. X(23). Sum
- * i belongs to row i / vectors and vector i % vectors. */
+/* Adds the steps to the sums y[row][lane]. The `rows` x `vectors` sums of sixteen lanes are named
+ * variables, because gcc 12 keeps arrays in memory. EACH(X) is X(0) .. X(23). Sum i is the sum of
+ * row i / vectors and vector i % vectors. */
 // clang-format off
 #define EACH(X) \
   X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) \
@@ -115,7 +116,7 @@ RF_INLINE void chains(int rows, int vectors, const chain_part *p) {
   EACH(CHAIN_STORE)
 }
 // clang-format off
-/* The shapes of sums that fit in the registers, as X(rows, vectors of sixteen lanes). CHAINS(2, 4)
+/* The shapes whose sums fit in the registers, as X(rows, vectors of sixteen lanes). CHAINS(2, 4)
  * defines chains_2x4(part) { chains(2, 4, part); }. */
 #if defined(__AVX512F__)
 #define CHAIN_SHAPES(X) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4) X(1, 1) X(2, 1) X(4, 1) X(6, 1)
@@ -145,8 +146,8 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
 }
 
 /* Runs all rows of a part for `lanes` lanes. Prefetches `bytes` bytes at `ahead`, because hardware
- * prefetchers stop at page ends. Spreads the prefetches, because a burst would delay other
- * loads. */
+ * prefetchers stop at page ends. Spreads the prefetches over the call, because a burst would delay
+ * other loads. */
 static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;
@@ -172,9 +173,10 @@ static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
 }
 
 /* Multiplies one row by some steps of a full panel of plain numbers, with four sums of sixteen
- * lanes. Each value is converted to f32 as it is loaded. Prefetching 2 KiB ahead to L1 reaches 89 %
- * of read bandwidth, no prefetching 84 %, and 6 KiB ahead 68 % (1.2B model in bf16, Granite Rapids,
- * two threads). Hardware prefetchers stop at the end of a 4 KiB page. */
+ * lanes. Each load converts its values to f32. With prefetches to L1, 2 KiB ahead, this reaches 89
+ * % of read bandwidth. Without prefetches it reaches 84 %, and with prefetches 6 KiB ahead 68 %
+ * (1.2B model in bf16, Granite Rapids, two threads). Hardware prefetchers stop at the end of a 4
+ * KiB page. */
 RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first,
                          float *y) {
   enum { AHEAD_BYTES = 2 << 10 };

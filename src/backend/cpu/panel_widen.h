@@ -1,15 +1,16 @@
 /* panel_widen.h - converts packed panels to f32 in vectors of lanes, for AVX2 and AVX-512. Plain C
  * calls the functions of formats/. gemm_kernels.h includes this file. A value is d q + e, rounded
- * once. q is the stored code, which is not negative. A run of 16 or 32 values shares d and e. If
- * the type has no offset, e = -z d, where z is the code of the value 0. d q is exact in f32, so
- * only the addition rounds. If the scales are finite, results are thus bit-identical to ggml's.
- * Only the sign of a zero may differ, which changes no sum, because every sum starts at 0. */
+ * once. q is the stored code, 0 or larger. A run of 16 or 32 values shares d and e. If the type has
+ * no offset, e = -z d, where z is the code of the value 0. The product d q is exact in f32, so only
+ * the addition rounds. So results are bit-identical to those of ggml if the scales are finite. Only
+ * the sign of a zero may differ. This sign changes no sum, because every sum starts at 0. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
- * and `lanes` are multiples of 16. For types with codes, k0 and `steps` are too. */
+ * and `lanes` are multiples of 16. For types with codes, k0 and `steps` are also multiples of
+ * 16. */
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
-enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of values */
+enum { HALF_RUN = 16 }; /* k0 of `widen` must be a multiple of this number */
 
 #if defined(__AVX2__)
 
@@ -19,7 +20,7 @@ RF_INLINE w_float run_value(int type, w_word codes, int i, const w_run *r, const
   return W(fmadd_ps)(code_float(type, codes, i, t), r->d, r->e);
 }
 
-/* Converts values [16 from, 16 end) of run `run` of a block. */
+/* Converts values [16 * from, 16 * end) of run `run` of a block. */
 RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t,
                          float *to) {
   w_run r = run_begin(type, b, run);
@@ -64,11 +65,11 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
   (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
 }
 
-/* A product of up to FEW_ROWS_MAX rows with a full panel. It converts codes to f32 in registers. If
- * the registers hold the sums of all lanes, the product runs over all k at once. Otherwise it runs
- * over RUN steps of k for some vectors of lanes, then for the next vectors, so that these steps of
- * A and B stay in L1 (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all
- * rows and vectors. */
+/* A product of up to FEW_ROWS_MAX rows with a full panel converts codes to f32 in registers. If the
+ * registers hold the sums of all lanes, the product runs over all k at once. Otherwise the product
+ * takes RUN steps of k for some vectors of lanes, then the same steps for the next vectors. So
+ * these steps of A and B stay in L1 (docs/measurements.md has other orders). FEW_EACH(X) is X(row,
+ * vector) for all rows and vectors. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -84,7 +85,7 @@ typedef struct few_part {
   const char *at; /* codes of the panel */
   int64_t k0, k1;
   int lane;       /* first lane of the vectors */
-  const float *a; /* A as [k][m] from k0 on; a variant for more rows than m also reads the next step */
+  const float *a; /* A as [k][m] from k0 on; a variant for more than m rows also reads the next step */
   int m;
   float *y;          /* [m][RF_PANEL_LANES] */
   const char *ahead; /* prefetches start here and are spread evenly over the call */
@@ -155,10 +156,11 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 }
 
 #if defined(__AVX512F__)
-/* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
- * high halves. Six or eight rows run at a time. If rows remain, they run next and find the lanes in
- * L1. Each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s. With
- * sixteen rows and one vector at a time, the rate is 148 (M = 16, one thread, Sapphire Rapids). */
+/* For bf16, one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in
+ * the high halves. A pass computes six or eight rows. A second pass computes the other rows, and
+ * finds the lanes in L1. Each pass prefetches half of the next data. This order reaches 158
+ * GFLOP/s. With sixteen rows and one vector at a time, the rate is 148 (M = 16, one thread,
+ * Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \
   X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \
@@ -286,7 +288,7 @@ static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const 
 
 #endif
 
-/* Converts any type: rebuilds the stored block of each lane. */
+/* Converts any type. For this, rebuilds the stored block of each lane. */
 static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                       float *to) {
   for (int l = 0; l < lanes; l++) {

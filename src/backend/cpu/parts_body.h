@@ -2,7 +2,7 @@
  * of qkv and their parts. Included once per ISA (elementwise_*.c). Sums over chips are in ascending
  * order. */
 
-/* The lanes are sixteen rows. */
+/* The sixteen lanes are sixteen rows. */
 static void head_merge_range(const rf_call *call, int64_t begin, int64_t end) {
   const int32_t *labels = call->in[1];
   float *nll = call->out[0], *lse = call->out[2], *logprob = call->out[3];
@@ -51,7 +51,7 @@ static int64_t merged_parts(const rf_graph *graph, const rf_op *op) {
   return graph->tensor[op->input[1]].shape[1] / op->attr.attention.heads;
 }
 
-/* The lanes are sixteen heads, and then sixteen channels of a head. */
+/* First the lanes are sixteen heads, then sixteen channels of one head. */
 RF_INLINE void attention_merge_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   int64_t heads = call->op->attr.attention.heads, parts = merged_parts(call->graph, call->op),
           width = rf_out(call, 0)->shape[1], dim = width / heads;

@@ -5,7 +5,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* For each dtype, ISAs ascend. The last entry that a CPU supports is its fastest. */
+/* For each dtype, the ISAs are in ascending order. The last entry that a CPU supports is its
+ * fastest entry. */
 typedef struct arithmetic {
   rf_dtype dtype;
   rf_isa isa;
@@ -47,7 +48,7 @@ static const rf_peak_memory *memory_loops(void) {
 #endif
 }
 
-/* Each thread divides its own rounds by its own time, so a late start does not lower the rate. */
+/* Each thread divides its rounds by its own time, so a late start does not lower the rate. */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
   const arithmetic *a = arithmetic_of(dtype, isa);
@@ -56,7 +57,7 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   double rate = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : rate)
   {
-    loop->run(ROUNDS); /* powers up the wide vector units */
+    loop->run(ROUNDS); /* this round powers up the wide vector units */
 #pragma omp barrier
     double start = rf_now_seconds(), now = start, rounds = 0;
     while (now - start < seconds) {
@@ -107,7 +108,7 @@ static double best(pass_kind kind, void *buffer, size_t bytes, int threads, int 
 
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops) {
   double one = best(PASS_READ, (void *)(uintptr_t)buffer, bytes, threads, loops);
-  /* on some CPUs, a thread reads faster with several streams */
+  /* on some CPUs, a thread reads faster from several streams */
   double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops);
   return one > four ? one : four;
 }

@@ -1,6 +1,6 @@
 /* peaks_arithmetic.h - loops of one three-operand instruction in registers of type
- * RF_PEAK_REGISTER. Many accumulators hide the latency of the instruction on two ports. With inline
- * assembly, the compiler cannot fold, reorder or spill the operations.
+ * RF_PEAK_REGISTER. Many accumulators hide the latency of the instruction on two ports. The loops
+ * are inline assembly, so the compiler cannot fold, reorder or spill the operations.
  *   RF_PEAK_STEP(op, 0) = __asm__ volatile("op %1, %2, %0" : "+v"(r0) : "v"(x), "v"(y)); */
 #define RF_PEAK_STEP(op, i) \
   __asm__ volatile(op " %1, %2, %0" : RF_PEAK_IN_OUT(r##i) : RF_PEAK_IN(x), RF_PEAK_IN(y));

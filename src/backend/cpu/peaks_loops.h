@@ -9,7 +9,8 @@ typedef struct rf_peak_arithmetic {
   double flops_per_round;
 } rf_peak_arithmetic;
 
-/* Memory loops. `count` is in floats, a multiple of 1024. `read` adds 1 or 4 streams at once. */
+/* Memory loops. `count` is a number of floats and a multiple of 1024. `read` adds 1 or 4 streams at
+ * once. */
 typedef struct rf_peak_memory {
   float (*read)(const float *from, size_t count, int streams);
   void (*copy)(float *to, const float *from, size_t count);

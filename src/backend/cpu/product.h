@@ -11,7 +11,7 @@ typedef struct rf_operand {
   rf_dtype dtype;
   int64_t row, column;
   const rf_panels
-      *panels;     /* panels of a packed matrix, which has no strides; NULL: the matrix is not packed */
+      *panels;     /* panels of a packed matrix, which needs no strides; NULL: the matrix is not packed */
   bool transposed; /* true: use the transpose of a packed matrix */
 } rf_operand;
 
@@ -28,7 +28,8 @@ static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, boo
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). The workspace is for m and k, and a call may have a smaller m and k. */
+/* (M,N) = a (M,K) b (K,N). The workspace has the size for m and k. A call may have a smaller m and
+ * k. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -48,7 +49,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .ld = ld};
 }
 
-/* True if the path of this name can compute the product. The number of rows does not matter. */
+/* True if the path of this name can compute the product with any number of rows. */
 static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
 static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
 static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }
@@ -60,7 +61,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   return !g->fast && !g->panels && rf_gemm_may_stream(g);
 }
 
-/* The kernels of a product inside an op whose calls have `fewest` to g->m rows. */
+/* The kernels of a product inside an op. Calls of the product have `fewest` to g->m rows. */
 static inline rf_inner rf_product_inner(int level, const char *product, const rf_gemm *g, int64_t fewest) {
   rf_inner inner = rf_gemm_inner(level, product, g, fewest);
   const rf_gemm_kernel *few = rf_fast_few_kernel(((const rf_gemm_kernel *)inner.kernel)->isa, g);
@@ -68,7 +69,8 @@ static inline rf_inner rf_product_inner(int level, const char *product, const rf
   else if (few && fewest <= few->inner.max_rows) inner.few = &few->inner;
   return inner;
 }
-/* Runs a product inside the op of `call` with the kernel that the plan holds for its rows. */
+/* Runs a product inside the op of `call`. The plan has a kernel for the number of rows of this
+ * product. */
 static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, void *workspace) {
   g.inner = &call->inner[product];
   rf_gemm_planned(NULL, &g, call->threads, workspace);
@@ -81,8 +83,9 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
  * OP_product(graph, op), OP_inner (rf_kernel.inner, or NULL) and OP_call(path, isa, call), which
  * runs the op.
  *
- * RF_TAKES(matmul, panels, also) defines matmul_takes_panels(graph, op). It returns true if
- * takes_numbers returns true, the path can compute the product, and `also` is true. */
+ * RF_TAKES(matmul, panels, also) defines matmul_takes_panels(graph, op). matmul_takes_panels
+ * returns true if takes_numbers returns true, the path can compute the product, and `also` is
+ * true. */
 #define RF_TAKES(op, path, also) \
   static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
@@ -91,7 +94,8 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
     (void)few_rows; \
     return rf_takes_##path(&g) && (also); \
   }
-/* The same for a kernel in 8 bits with at most `rows` rows: matmul_amx_takes_RF_FAST_FEW. */
+/* RF_TAKES_FAST_FEW defines such a function for a kernel in 8 bits with at most `rows` rows:
+ * matmul_amx_takes_RF_FAST_FEW. */
 #define RF_TAKES_FAST_FEW(op, isa, table, rows, also) \
   static bool op##_##isa##_takes_##rows(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
@@ -110,7 +114,8 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
     g.blocks = by.blocks; \
     return rf_gemm_workspace(&table, &g, by.threads); \
   }
-/* The table entry of a kernel for at most `rows` rows. Machine files list its times by `family`. */
+/* The table entry of a kernel for at most `rows` rows. Machine files list the times of this kernel
+ * by `family`. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
    .name = family suffix, \

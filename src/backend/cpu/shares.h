@@ -1,8 +1,8 @@
 /* shares.h - distributes items over threads. Each thread has a share, a range of consecutive items.
- * A thread takes items from the front of its share, and so reads contiguous memory. When the share
- * is empty, the thread takes items from the end of another share. If adjacent items went to
- * different threads, cold caches would cost 13 % of the speed (one row, q4_0, k = 2,048, two
- * threads, Granite Rapids). */
+ * A thread takes items from the front of its share, and so reads contiguous memory. After its own
+ * share, the thread takes items from the end of another share. If adjacent items went to different
+ * threads, cold caches would cost 13 % of the speed (one row, q4_0, k = 2,048, two threads, Granite
+ * Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -26,14 +26,16 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Number of items that a thread takes at once: `most`, or fewer so that threads end together. */
+/* Number of items that a thread takes at once. This is `most`, or less so that all threads end
+ * together. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;
 }
 
-/* Takes up to `most` items for a thread. Sets *first to the first item and returns the number of
- * items; 0: none remain. A call takes at most half of a share, so that threads end together. */
+/* Takes up to `most` items for a thread. Sets *first to the first item. Returns the number of
+ * items, or 0 if no item remains. A call takes at most half of a share, so that all threads end
+ * together. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;

@@ -1,8 +1,9 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
  * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C and, on aarch64, in NEON.
- * The compiler's target macros choose the vector type, so other compiler flags give the kernel of
- * another ISA. On all ISAs, a function is the same sequence of IEEE operations, and sums over lanes
- * use the same tree. So results are bit-identical, except for the payloads of NaNs. */
+ * The target macros of the compiler choose the vector type, so other compiler flags give the kernel
+ * for another ISA. On all ISAs, a function has the same sequence of IEEE operations, and sums over
+ * lanes use the same tree. So results are bit-identical on all ISAs, except for the payloads of
+ * NaNs. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -16,8 +17,8 @@
 #include <arm_neon.h>
 #endif
 
-/* Sanitizers multiply the code of a function, so inlining these functions everywhere would take the
- * compiler minutes a file. */
+/* Sanitizers add much code to each function. If these functions were inlined everywhere, the
+ * compiler would need minutes for each file. */
 #if defined(__SANITIZE_ADDRESS__) || defined(RF_FUZZ)
 #define RF_INLINE static inline __attribute__((unused))
 #else
@@ -25,7 +26,8 @@
 #endif
 enum { RF_LANES = 16 };
 
-/* ---- the three vector types; all ISAs share the code after this section ---------------------- */
+/* ---- the three vector types; the code after this section is for all ISAs
+ * ---------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -36,7 +38,7 @@ RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 to 16). Later lanes are 0 and do not access memory. */
+/* The first `n` lanes (0 to 16). Lanes after the first n are 0 and do not access memory. */
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
 }
@@ -131,7 +133,8 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* Does not use vcvtneps2bf16, which flushes subnormals; rf_f32_to_bf16 keeps subnormals. */
+/* Does not use vcvtneps2bf16, because vcvtneps2bf16 flushes subnormals and rf_f32_to_bf16 keeps
+ * them. */
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
@@ -250,7 +253,8 @@ RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) {
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
   return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8;
 }
-RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* masks use the sign bit, so `bit` is shifted there */
+/* a mask is the sign bit of a lane, so `bit` is shifted to the sign bit */
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) {
   __m128i up = _mm_cvtsi32_si128(31 - bit);
   return (rf_m16){_mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.lo), up)),
                   _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.hi), up))};
@@ -417,7 +421,7 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-#if defined(__aarch64__) /* NEON, which every such CPU has, also has these operations */
+#if defined(__aarch64__) /* NEON, which every aarch64 CPU has, also has these operations */
 
 RF_V16_EACH(rf_v16, rf_v16_fma, (rf_v16 a, rf_v16 b, rf_v16 c), (rf_v4)vfmaq_f32(c.v[i], a.v[i], b.v[i]))
 RF_V16_EACH(rf_v16, rf_v16_fnma, (rf_v16 a, rf_v16 b, rf_v16 c), (rf_v4)vfmsq_f32(c.v[i], a.v[i], b.v[i]))
@@ -435,12 +439,13 @@ RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
 
 #else
 
-/* The function is not inlined, because sixteen library calls at each use would only add code. */
+/* The function is not inlined, because sixteen library calls at each use would add code without
+ * more speed. */
 #define RF_CALLED static __attribute__((noinline, unused))
 #if defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
-/* Without it, tests with sanitizers spend most of their time in the loop below. The instruction
- * gives the same bits. The function reads only its arguments, so sanitizers have nothing to check
- * in it. */
+/* Without this function, tests with sanitizers spend most of their time in the loop below. The
+ * instruction gives the same bits as the loop. The function reads only its arguments, so sanitizers
+ * have nothing to check in it. */
 static __attribute__((noinline, unused, target("fma"), no_sanitize("address", "undefined"))) rf_v16
 rf_v16_fma_instruction(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < 4; i++) c.v[i] = __builtin_ia32_vfmaddps(a.v[i], b.v[i], c.v[i]);
@@ -498,7 +503,7 @@ RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
   rf_v16 k;
   for (int i = 0; i < 4; i++) {
     rf_u4 bits = (rf_u4)x.v[i];
-    rf_m4 e = (rf_m4)(bits - 0x3f3504f3u) >> 23; /* arithmetic shift, as gcc and clang define it */
+    rf_m4 e = (rf_m4)(bits - 0x3f3504f3u) >> 23; /* gcc and clang define this as an arithmetic shift */
     m->v[i] = (rf_v4)(bits - ((rf_u4)e << 23));
     k.v[i] = __builtin_convertvector(e, rf_v4);
   }
@@ -555,7 +560,7 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 #endif
 
 /* Parts of a vector of bf16. AVX-512 loads and stores such parts with masks. Plain C has its own
- * functions for them. */
+ * functions for such parts. */
 #if defined(RF_COPIES_PARTS)
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
   rf_bf16 part[RF_LANES] = {0};
@@ -569,7 +574,8 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 }
 #endif
 
-/* ---- loads and stores of RF_F32 or RF_BF16 --------------------------------------------------- */
+/* ---- loads and stores of elements of RF_F32 or RF_BF16
+ * --------------------------------------------------- */
 
 /* `i` counts elements of `dtype` at `p`. A constant dtype removes the branch. */
 RF_INLINE float rf_f32_get(const void *p, rf_dtype dtype, int64_t i) {
@@ -590,7 +596,7 @@ RF_INLINE void rf_v16_put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n)
   if (dtype == RF_BF16) rf_v16_store_bf16_n((rf_bf16 *)p + i, x, n);
   else rf_v16_store_n((float *)p + i, x, n);
 }
-/* Rounds x once to `dtype`, as storing and loading it would do. */
+/* Rounds x once to `dtype`, as storing and loading x would do. */
 RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
   if (dtype != RF_BF16) return x;
   rf_bf16 half[RF_LANES];
@@ -607,7 +613,8 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #endif
 }
 
-/* ---- functions, with the same operations on every ISA ---------------------------------------- */
+/* ---- functions that have the same operations on every ISA
+ * ---------------------------------------- */
 
 #define RF_C(x) rf_v16_set1(x)
 
@@ -628,7 +635,7 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_scale_by(p, t);
-  /* adds inf to large x and to NaN, which gives inf and NaN */
+  /* adds inf to large x, which gives inf, and to NaN, which gives NaN */
   p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY)));
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
@@ -649,7 +656,7 @@ RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   p = rf_v16_fnma(RF_C(0.5f), f2, p);
   p = rf_v16_add(f, p);
   p = rf_v16_fma(k, RF_C(0x1.62e4p-1f), p);
-  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x); /* inf and NaN do not change */
+  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x); /* inf and NaN stay the same */
   p = rf_v16_select(rf_v16_lt(x, RF_C(0x1p-126f)), RF_C(-INFINITY), p);
   return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
 }
@@ -665,11 +672,11 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   p = rf_v16_fma(rf_v16_mul(p, x2), x, x);
   rf_v16 e = rf_v16_exp(rf_v16_mul(a, RF_C(-2.0f)));
   rf_v16 q = rf_v16_div(rf_v16_sub(RF_C(1.0f), e), rf_v16_add(RF_C(1.0f), e));
-  /* also copies the sign to p, because tanh -0 is -0 */
+  /* this also copies the sign to p, because tanh -0 is -0 */
   return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x);
 }
 
-/* s = 1 / (1 + e^-x), *mirror = 1 - s. No digits cancel, because only e^-|x| is computed. */
+/* s = 1 / (1 + e^-x), *mirror = 1 - s. No digits cancel, because the only exponential is e^-|x|. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -697,7 +704,7 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
 /* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which loses no digits for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
 /* Derivative of tanh GELU: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). The
- * second term is 0 for |u| > 30. Clamping u to 30 avoids inf times 0 if u^2 = inf. */
+ * second term is 0 for |u| > 30. Clamping u to 30 avoids inf times 0 when u^2 = inf. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
@@ -740,7 +747,7 @@ RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
 /* Returns the sine of the angle high + low and sets *cosine, with an absolute error of 1e-7 for
  * |high| < 1e5. Rounding the angle to one f32 would cost an error of 1e-4 at position 4096. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
-  /* number of quarter circles, rounded as in rf_v16_exp */
+  /* number of quarter turns, rounded as in rf_v16_exp */
   rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
   rf_v16 r = rf_v16_fnma(k, RF_C(0x1.921fb6p+0f), high); /* pi/2 in three parts */

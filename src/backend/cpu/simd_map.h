@@ -1,4 +1,4 @@
-/* simd_map.h - applies functions of simd.h to arrays at a chosen ISA. Tests use this function to
+/* simd_map.h - applies functions of simd.h to arrays at a chosen ISA. Tests use rf_simd_map to
  * check that results are bit-identical on all ISAs. */
 #ifndef RF_SIMD_MAP_H
 #define RF_SIMD_MAP_H
@@ -28,7 +28,8 @@ typedef enum rf_simd_function {
   RF_SIMD_FMA,
   RF_SIMD_FNMA, /* f(a, b, c) */
   RF_SIMD_FOLD_SUM,
-  RF_SIMD_FOLD_MAX, /* FOLD_* reduce each sixteen elements of a and write the result to all sixteen */
+  /* FOLD_* reduce each group of sixteen elements of a, and write the result to the whole group */
+  RF_SIMD_FOLD_MAX,
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 

@@ -1,13 +1,13 @@
-/* tile_product.c - cuts a product of bf16 into tiles and distributes the tiles over threads. gemm.h
- * defines the arithmetic, and gemm_amx.c packs and multiplies. A unit is 32 rows of A or 32 columns
- * of B. The units of one operand are "held", and the units of the other operand are "passing". All
- * threads first pack a block of held units, which fits in an L2. Then each thread packs a few
- * passing units and multiplies each by all held units of the block. A packed passing unit thus
- * never leaves the L2 of the thread. A part of its steps stays in L1 while GROUP held units are
- * multiplied by this part. The sums wait in a ring of buffers for the epilogue. After each step,
- * vectors run the epilogue of a few rows, while tiles multiply. Non-temporal stores
- * (rf_gemm.nontemporal) are faster, because an ordinary store waits for a cache line of C, and
- * meanwhile delays tile loads at the same offset in another page. */
+/* tile_product.c - divides a product of bf16 into tiles and distributes the tiles over threads.
+ * gemm.h defines the arithmetic, and gemm_amx.c packs and multiplies. A unit is 32 rows of A or 32
+ * columns of B. The units of one operand are "held", and the units of the other operand are
+ * "passing". All threads first pack a block of held units, which fits in an L2. Then each thread
+ * packs a few passing units and multiplies each passing unit by all held units of the block. So a
+ * packed passing unit never leaves the L2 of the thread. While a part of its steps is multiplied by
+ * GROUP held units, this part stays in L1. The sums wait in a ring of buffers for the epilogue.
+ * After each step, vectors run the epilogue of a few rows, while tiles multiply. Non-temporal
+ * stores (rf_gemm.nontemporal) are faster, because an ordinary store waits for a cache line of C,
+ * and meanwhile delays tile loads at the same offset in another page. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -18,8 +18,8 @@
 enum {
   UNIT = RF_TILE_ROWS,
   DEPTH = RF_TILE_DEPTH,
-  SUMS = UNIT * UNIT,     /* floats of the sums of one pair of units */
-  STEP = UNIT * DEPTH / 2 /* floats of one step of a unit */
+  SUMS = UNIT * UNIT,     /* number of floats in the sums of one pair of units */
+  STEP = UNIT * DEPTH / 2 /* number of floats in one step of a unit */
 };
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
 enum { PANEL_UNITS = RF_PANEL_LANES / UNIT };
@@ -31,10 +31,10 @@ static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i /
 /* Sizes for the maximum m and k, so that calls with smaller m and k fit in the workspace. */
 typedef struct shape {
   bool hold_a;
-  /* maximum k of a block; sums stay in memory between two blocks of k */
+  /* maximum number of steps of k in a block; memory keeps the sums between two blocks of k */
   int64_t kc;
   int64_t held_floats, passed_floats;        /* floats of a packed unit */
-  int64_t together;                          /* passing units that are packed at a time */
+  int64_t together;                          /* number of passing units that are packed at once */
   int64_t block_units;                       /* held units of a block */
   int64_t held_total, sums_total, own_total; /* floats */
 } shape;
@@ -46,11 +46,11 @@ static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
   int64_t held_words = s.hold_a ? isa->a_words : isa->b_words,
           passed_words = s.hold_a ? isa->b_words : isa->a_words;
   int64_t held = s.hold_a ? strips : panels;
-  /* adjacent units share the cache lines of a row, or a panel */
+  /* adjacent units share the cache lines of a row, or share a panel */
   bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
   bool whole_panels = s.hold_a && g->panels && !g->transposed;
   s.together = narrow ? TOGETHER : whole_panels ? PANEL_UNITS : 1;
-  /* If few units are held, larger blocks of k also fit in L2, and sums are stored less often. */
+  /* With few held units, larger blocks of k also fit in L2. Then sums are stored less often. */
   int64_t step_bytes = UNIT * 2 * (held * held_words + s.together * passed_words);
   int64_t blocks = most(1, rf_ceil_div(k, most(KC / held_words, BLOCK_BYTES / step_bytes)));
   s.kc = rf_ceil_div(rf_ceil_div(k, blocks), DEPTH) * DEPTH;
@@ -74,7 +74,7 @@ typedef struct job {
   int64_t strips, panels, held, passed; /* units of this call */
   /* number of blocks of held units; number of bundles of `together` passing units */
   int64_t blocks, bundles;
-  int64_t k0, k1; /* steps [k0, k1) of the current block of k */
+  int64_t k0, k1; /* the current block of k has steps [k0, k1) */
   float *packed, *sums;
   rf_shares units, items;
 } job;
@@ -91,8 +91,8 @@ static bool pack_panel(const job *j, int64_t u, float *to, int64_t unit_floats) 
   rf_tiles_pack_panel(g, &panel, j->k0, j->k1 - j->k0, to, to + unit_floats);
   return true;
 }
-/* Packs `count` units from u on, one step of all units at a time. `sums`: also sums columns of
- * B. */
+/* Packs `count` units from u on, one step of all units at a time. If `sums`, also sums the columns
+ * of B. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -125,7 +125,8 @@ typedef struct worker {
   float *ring;
   rf_gemm_sums end[RING];
   unsigned made, done;
-  int at, rate; /* finished rows of entry `done`; rows to finish after each step */
+  /* at: number of finished rows of entry `done`. rate: number of rows to finish after each step */
+  int at, rate;
 } worker;
 
 static void finish_rows(worker *w, int rows) {
@@ -147,7 +148,7 @@ static void run_errand(rf_tile_errands *errands) {
 /* A held unit that is multiplied by a passing unit. */
 typedef struct pair {
   const float *held;
-  float *all; /* where the sums stay between two blocks of k */
+  float *all; /* memory that keeps the sums between two blocks of k */
   rf_gemm_sums out;
 } pair;
 
@@ -178,7 +179,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* the sums of the next group start from g->u */
+    /* u has the start values of the next group's sums */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
     /* the epilogue of this group reads `side` */
     if (last && has_side) fetch_group(j, g->side, g->dtype, u, group, h1);
