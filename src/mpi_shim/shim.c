@@ -29,7 +29,7 @@ static int share(const void *mine, void *all, int bytes) {
   return MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, world);
 }
 
-/* A request is a pointer in some libraries and a number in others. */
+/* A request is a pointer in some MPI libraries and a number in others. */
 static MPI_Request load(const uint64_t *request) {
   MPI_Request own;
   _Static_assert(sizeof own <= sizeof *request, "a request fits");
@@ -55,7 +55,7 @@ static int begin_receive(void *data, int64_t bytes, int from, int tag, uint64_t 
   return code;
 }
 
-/* A message of another length is an error. */
+/* The MPI library reports a message that is too long as an error. */
 static int test(uint64_t *request, int *done) {
   MPI_Request own = load(request);
   int code = MPI_Test(&own, done, MPI_STATUS_IGNORE);

@@ -1,4 +1,5 @@
-/* compile.c - see host.h: compiles, loads and stores programs, and gets their statistics. */
+/* compile.c - see host.h: compiles, loads and stores programs, and gets the statistics of
+ * programs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +30,8 @@ static void get_costs(const host *h, void *executable, rf_wire_program *out) {
   }
 }
 
-/* Fills order[], which says on which device each replica runs. The plugin lists the devices of a
- * program in the order of its replicas. */
+/* Fills order[] with the device of each replica. The plugin lists the devices of a program in the
+ * order of its replicas. */
 static bool get_order(const host *h, host_program *program, void **list, host_fault *fault) {
   for (int r = 0; r < program->replicas; r++) {
     int at = 0;
@@ -92,7 +93,7 @@ static pjrt_program program_of(host_text text) {
                         .format_bytes = 4};
 }
 
-/* Makes two options from the topology, for plugins that need a description of the devices. */
+/* Makes two options of the topology, for plugins that need a description of the devices. */
 static void describe(pjrt_named option[2], host_text topology, host_text target) {
   const char *const name[] = {"topology", "target_config"};
   const host_text value[] = {topology, target};

@@ -7,13 +7,13 @@
 
 #include "pjrt_host/host.h"
 
-/* The libraries. Each comes after the libraries that it needs. */
+/* The libraries. Each library comes after the libraries that it needs. */
 static const char *const LIBRARY[] = {
     "libcudart", "libnvrtc",    "libnvJitLink", "libcublasLt", "libcublas",       "libnccl",
     "libcupti",  "libcusparse", "libcusolver",  "libcufft",    "libnvshmem_host", "libcudnn",
 };
 
-/* Loads FOLDER/NAME.so.N. A plugin finds a library that is loaded by its name. */
+/* Loads FOLDER/NAME.so.N. Afterwards, a plugin finds this loaded library by its name. */
 static void load_from(const char *folder, const char *name) {
   char path[2 * PATH_MAX];
   size_t length = strlen(name);
@@ -26,7 +26,7 @@ static void load_from(const char *folder, const char *name) {
   if (open) closedir(open);
 }
 
-/* For each library, looks in PACKAGES/nvidia/.../lib. */
+/* Looks for each library in PACKAGES/nvidia/.../lib. */
 static void load_packages(const char *packages) {
   char nvidia[PATH_MAX + 16], folder[PATH_MAX + 300];
   snprintf(nvidia, sizeof nvidia, "%s/nvidia", packages);
@@ -46,8 +46,9 @@ static bool is_cuda(const char *plugin) {
   return strstr(slash ? slash : plugin, "cuda");
 }
 
-/* PACKAGES/jax_plugins/xla_cuda13/xla_cuda_plugin.so: the packages are two folders above the file's
- * folder, in older packages one. */
+/* The plugin is PACKAGES/jax_plugins/xla_cuda13/xla_cuda_plugin.so, or
+ * PACKAGES/FOLDER/xla_cuda_plugin.so in older packages. So this function tries both folders as
+ * PACKAGES. */
 void host_load_cuda(const char *plugin) {
   char folder[PATH_MAX];
   snprintf(folder, sizeof folder, "%s", plugin);
@@ -61,7 +62,7 @@ void host_load_cuda(const char *plugin) {
 }
 
 /* By default, the plugin takes three quarters of the memory when it starts. With this default,
- * larger plans would not fit, and no second process could use the GPU. */
+ * large plans would not fit, and no second process could use the GPU. */
 size_t host_cuda_options(const char *plugin, pjrt_named *option) {
   if (!is_cuda(plugin)) return 0;
   option[0] = host_option("preallocate", PJRT_BOOL, 1);

@@ -1,10 +1,10 @@
-/* execute.c - see host.h: one execution of a program, with the transfers that belong to it. */
+/* execute.c - see host.h: one execution of a program, with its transfers. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pjrt_host/host.h"
 
-/* The message's lists, and the objects of one execution. Lists are device-major. */
+/* The lists of the message, and the objects of one execution. Lists are device-major. */
 typedef struct execution {
   rf_wire_execute head;
   const int64_t *id;            /* (devices * arguments) */
@@ -14,7 +14,7 @@ typedef struct execution {
   host_program *program;
   size_t arguments, results; /* of all devices */
   void **argument, **result; /* buffers */
-  void **temporary;          /* (staged) buffers that this execution made and does not keep */
+  void **temporary;          /* (staged) buffers that this execution creates and frees */
   void **event, **copied;    /* (devices), (results) */
   int64_t *kept;             /* (arguments) indices of arguments that are not donated */
   size_t kepts;
@@ -62,8 +62,8 @@ static bool find_arguments(execution *e, const host *h, host_fault *fault) {
 
 enum { KEPT_BYTES = 1 << 16 }; /* of one array */
 
-/* The place of an argument's array. NULL: it is not kept, because it is large or donated, or because
- * its buffer may lie in shared memory. */
+/* The place for keeping an argument's array. NULL: the array is not kept. A large or donated array
+ * is not kept, and neither is an array whose buffer may be in shared memory. */
 static host_kept *kept_at(const execution *e, const host *h, const rf_wire_staged *staged) {
   host_program *program = e->program;
   int64_t bytes = host_shape_bytes(&staged->shape);
@@ -86,7 +86,7 @@ void host_drop_kept(const host *h, host_program *program) {
   free(program->kept);
 }
 
-/* Puts an array, or finds the one of the last execution with the same bytes. */
+/* Puts an array on the device, unless the last execution left an array with the same bytes. */
 static bool put_kept(const host *h, host_kept *kept, const rf_wire_staged *staged, int device,
                      const char *data, host_fault *fault) {
   int64_t bytes = host_shape_bytes(&staged->shape);
@@ -100,8 +100,9 @@ static bool put_kept(const host *h, host_kept *kept, const rf_wire_staged *stage
   return host_put(h, device, &staged->shape, data, PJRT_ONLY_DURING_CALL, &kept->buffer, fault);
 }
 
-/* Makes buffers of the arrays in shared memory. A buffer may use this memory directly, since the
- * client waits for the answer. A donated buffer may become a result, so it gets a copy. */
+/* Makes buffers from the arrays in shared memory. A buffer may use this memory directly, because
+ * the client waits for the answer. A donated argument may become a result, so its buffer is a
+ * copy. */
 static bool put_arguments(execution *e, const host *h, host_fault *fault) {
   for (uint32_t i = 0; i < e->head.staged; i++) {
     const rf_wire_staged *staged = &e->staged[i];
@@ -161,7 +162,8 @@ static bool copy_results(execution *e, const host *h, host_fault *fault) {
   return true;
 }
 
-/* Waits for all events, also after a failure: the plugin may still write to shared memory. */
+/* Waits for all events, even after a failure, because the plugin may still write to shared
+ * memory. */
 static bool await_all(const host *h, void **event, size_t events, bool good, host_fault *fault) {
   host_fault unused;
   for (size_t i = 0; i < events; i++) {

@@ -72,7 +72,7 @@ static bool take_error(const host *h, void *error, const char *what, host_fault 
 bool host_call(const host *h, int slot, void *args, size_t bytes, const char *what, host_fault *fault) {
   if (!host_has(h, slot))
     return host_fail(fault, PJRT_UNIMPLEMENTED, "%s: the plugin has no such function", what);
-  memcpy(args, &bytes, sizeof bytes); /* the struct's size comes first */
+  memcpy(args, &bytes, sizeof bytes); /* the first field of the struct is its size */
   void *error = h->api->slot[slot](args);
   return error ? take_error(h, error, what, fault) : true;
 }

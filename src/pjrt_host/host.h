@@ -1,4 +1,5 @@
-/* host.h - what the files of rafter-pjrt share: the plugin, its objects, calls of its functions. */
+/* host.h - declarations for all files of rafter-pjrt: the plugin, its objects, and calls of its
+ * functions. */
 #ifndef RF_PJRT_HOST_H
 #define RF_PJRT_HOST_H
 
@@ -22,7 +23,7 @@ typedef struct host_text {
   size_t bytes;
 } host_text;
 
-/* Objects that the client knows by number. A number is never used twice. */
+/* Objects that the client knows by number. No two objects get the same number. */
 typedef struct host_table {
   struct {
     void *object;
@@ -34,7 +35,7 @@ int64_t host_table_add(host_table *table, void *object);
 void *host_table_find(const host_table *table, int64_t id); /* NULL: no such object */
 void *host_table_take(host_table *table, int64_t id);       /* finds and removes */
 
-/* A small array of the last execution, which the next one often has again. */
+/* A small array of the last execution. The next execution often has the same array. */
 typedef struct host_kept {
   void *buffer; /* NULL: none */
   rf_wire_shape shape;
@@ -46,7 +47,7 @@ typedef struct host_program {
   int replicas, results;
   host_kept *kept; /* (arguments of all devices); NULL: none yet */
   size_t kepts;
-  int order[]; /* (replicas) the device on which the replica runs */
+  int order[]; /* (replicas) index of the device on which the replica runs */
 } host_program;
 
 typedef struct host_shared {
@@ -54,7 +55,7 @@ typedef struct host_shared {
   int64_t bytes;
 } host_shared;
 
-/* The other hosts of a run. `client` is NULL if there are none. */
+/* The other hosts of a run. `client` is NULL if the run has one host. */
 typedef struct host_peers {
   int host, hosts;
   store_server *server; /* only in host 0 */
@@ -68,17 +69,16 @@ typedef struct host_peers {
 
 typedef struct host {
   const pjrt_api *api;
-  void *client;  /* NULL: only compiles for topologies */
+  void *client;  /* client of the plugin; NULL: the program only compiles for topologies */
   void **device; /* (devices) addressable devices */
   int devices;
-  void *
-      *all; /* (devices * hosts): devices of host 0, then of host 1, and so on; NULL: `device` is the list */
+  void **all; /* (devices * hosts) devices of all hosts, host by host; NULL: `device` is the list */
   host_table buffers, programs;
   host_shared shared[RF_WIRE_SHARED];
   host_peers peers;
   int64_t spin_ns; /* rf_wire_spin_ns */
-  bool apart;      /* devices have their own memory: buffers never lie in shared memory */
-  void *profile;   /* that is recorded; NULL: none */
+  bool apart;      /* true: devices have their own memory, so buffers are never in shared memory */
+  void *profile;   /* profile that is being recorded; NULL: none */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
@@ -87,8 +87,8 @@ bool host_call(const host *h, int slot, void *args, size_t bytes, const char *wh
 bool host_has(const host *h, int slot);
 /* True if the name of `value` is `name`. */
 bool host_is_named(const pjrt_named *value, const char *name);
-/* Makes an option without a value. `count` is the length of a text, and 1 for other values. The
- * name must stay valid. */
+/* Makes an option without a value. `count` is the length of a text, or 1 for other types. The name
+ * must stay valid. */
 pjrt_named host_option(const char *name, int type, size_t count);
 /* Waits for an event and destroys it. */
 bool host_await(const host *h, void *event, const char *what, host_fault *fault);
@@ -105,12 +105,12 @@ void host_close(host *h);
 
 /* hosts.c: joins the other hosts, if there are several. */
 bool host_join(host *h, const rf_wire_open *open, host_text address, host_fault *fault);
-/* Fills in the functions with which the plugin uses the store. */
+/* Fills in the functions through which the plugin uses the store. */
 void host_callbacks(host *h, pjrt_client_create *create);
 /* Messages to and from another host arrive in the order in which they are sent. */
 bool host_send(host *h, int64_t to, host_text data, host_fault *fault);
-/* *data gets malloc'ed memory. Waits until the message comes. If a host ends before that, ends this
- * process. */
+/* *data gets malloc'ed memory. Waits until the message arrives. If a host ends before then, ends
+ * this process. */
 bool host_receive(host *h, int64_t from, char **data, size_t *bytes, host_fault *fault);
 void host_busy(host *h, bool busy); /* a request begins or ends */
 /* Ends the connection to the other hosts. After a failure, the other hosts end too. Otherwise host
@@ -118,16 +118,17 @@ void host_busy(host *h, bool busy); /* a request begins or ends */
 void host_leave(host *h, bool good);
 
 /* cuda.c: loads NVIDIA's libraries that are installed next to a plugin for CUDA. Other plugins need
- * none. */
+ * no such libraries. */
 void host_load_cuda(const char *plugin);
-/* Fills in the options for the client of a plugin for CUDA, and returns their number. Others get
- * none. */
+/* Fills in the options for the client of a plugin for CUDA, and returns their number. Other plugins
+ * get no options. */
 enum { HOST_CUDA_OPTIONS = 2 };
 size_t host_cuda_options(const char *plugin, pjrt_named *option);
 
 /* compile.c */
 bool host_compile(host *h, host_text program, host_text options, rf_wire_program *out, host_fault *fault);
-/* `target` describes the devices of the topology; empty: the plugin knows the topology's name. */
+/* `target` describes the devices of the topology. An empty `target` means that the plugin knows the
+ * topology by name. */
 bool host_compile_for(host *h, host_text program, host_text options, host_text topology, host_text target,
                       rf_wire_program *out, host_fault *fault);
 bool host_load_program(host *h, host_text stored, rf_wire_program *out, host_fault *fault);
@@ -138,7 +139,7 @@ bool host_optimized(const host *h, int64_t program, char **result, size_t *bytes
 
 /* transfer.c */
 int64_t host_shape_bytes(const rf_wire_shape *shape); /* -1: not a shape */
-/* The range of shared memory, or NULL and a fault. */
+/* The address of a range of shared memory, or NULL and a fault. */
 char *host_range(const host *h, int64_t shared, int64_t at, int64_t bytes, host_fault *fault);
 bool host_put(const host *h, int device, const rf_wire_shape *shape, const char *data, int semantics,
               void **buffer, host_fault *fault);

@@ -11,7 +11,8 @@
 
 #include "pjrt_host/host.h"
 
-/* Time that a request may take after another host has ended, and for the other hosts to leave. */
+/* GRACE_MS: how long a request may take after another host has ended. LEAVE_MS: how long host 0
+ * waits for the other hosts to leave. JOIN_SECONDS: default limit for joining. */
 enum { GRACE_MS = 5000, LEAVE_MS = 10000, JOIN_SECONDS = 300 };
 
 /* The last line of the log becomes the error that the client of this process reports. */
@@ -30,7 +31,7 @@ static void on_end(void *self, int number, bool lost) {
   if (atomic_compare_exchange_strong(&p->ended, &none, number)) atomic_store(&p->ended_ms, store_now_ms());
 }
 
-/* If a host has ended, a program that waits for it would wait forever. */
+/* If a host has ended, a program that waits for this host would wait forever. */
 static void *watch_peers(void *self) {
   host_peers *p = self;
   const struct timespec pause = {.tv_nsec = 200000000};
@@ -71,7 +72,7 @@ bool host_join(host *h, const rf_wire_open *open, host_text address, host_fault 
   atomic_store(&p->ended, -1);
   p->client = store_join(&place, on_end, p, why, sizeof why);
   if (!p->client) {
-    store_server_end(p->server, 500); /* gives the other hosts time to read the reason */
+    store_server_end(p->server, 500); /* this gives the other hosts time to read the reason */
     p->server = NULL;
     return host_fail(fault, RF_WIRE_HOSTS, "%s", why);
   }
@@ -139,7 +140,7 @@ static void *callback_error(const pjrt_make_error *make, store_result result, co
   return (*make)(CODE[result], text, strlen(text));
 }
 
-/* The key of the plugin in the store. Returns 0 if it is too long. */
+/* Makes the store's key for a key of the plugin. Returns 0 if the key is too long. */
 static size_t plugin_key(char *to, const char *key, size_t bytes) {
   if (bytes >= STORE_KEY_BYTES) return 0;
   to[0] = 'p';

@@ -1,5 +1,5 @@
-/* main.c - rafter-pjrt PLUGIN: loads a PJRT plugin for the client in src/backend/xla, which starts
- * this program. If the plugin calls abort(), only this process ends. */
+/* main.c - rafter-pjrt PLUGIN: loads a PJRT plugin for a client. The client in src/backend/xla
+ * starts this program. If the plugin calls abort(), only this process ends. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 #include "pjrt_host/host.h"
 
-/* Ends this process when the client has ended, also during a compilation. */
+/* Ends this process when the client has ended, even during a compilation. */
 static void *watch_client(void *unused) {
   (void)unused;
   struct pollfd socket = {.fd = RF_WIRE_SOCKET, .events = POLLRDHUP};
@@ -29,10 +29,10 @@ int main(int argc, char **argv) {
           stderr);
     return 2;
   }
-  /* Closes files that the caller has open without close-on-exec. */
+  /* Closes files that the client has open without close-on-exec. */
   syscall(SYS_close_range, RF_WIRE_SOCKET + 1, ~0u, 0);
-  /* Ignores these signals. The terminal sends them to the client too, and the client ends this
-   * process. */
+  /* Ignores these signals. The terminal also sends these signals to the client, and the client ends
+   * this process. */
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
@@ -40,5 +40,5 @@ int main(int argc, char **argv) {
   if (!pthread_create(&watcher, NULL, watch_client, NULL)) pthread_detach(watcher);
   static host h;
   host_serve(&h, RF_WIRE_SOCKET, argv[1]);
-  _exit(0); /* exits without destructors, because those of plugins may wait for threads */
+  _exit(0); /* this exit calls no destructors, because destructors of plugins may wait for threads */
 }

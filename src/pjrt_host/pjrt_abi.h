@@ -1,6 +1,7 @@
-/* pjrt_abi.h - our own declaration of the part of the PJRT C API that rafter uses. The layouts are
- * those of API 0.81, and newer versions only append fields. So each struct ends with 128 spare zero
- * bytes, which its size includes: a newer plugin finds zeros in fields that we do not know. */
+/* pjrt_abi.h - our own declaration of the part of the PJRT C API that rafter uses. The structs have
+ * the layout of API 0.81, and newer versions only append fields. So each struct ends with 128 spare
+ * zero bytes, which count in the size of the struct. A newer plugin finds zeros in the fields that
+ * we do not know. */
 #ifndef RF_PJRT_ABI_H
 #define RF_PJRT_ABI_H
 
@@ -10,8 +11,8 @@
 
 enum { PJRT_MAJOR = 0, PJRT_OLDEST_MINOR = 81 };
 
-/* The table of functions: after the head come pointers. The slot of a function is the index of its
- * pointer. */
+/* The table of functions. The head is followed by pointers to functions. The slot of a function is
+ * the index of its pointer. */
 typedef struct pjrt_api {
   size_t struct_size;
   void *extension;
@@ -100,7 +101,7 @@ enum { PJRT_ONLY_DURING_CALL = 0, PJRT_UNTIL_TRANSFER_COMPLETES = 1, PJRT_ZERO_C
 PJRT_STRUCT(pjrt_on_object, void *object;); /* destroys, awaits, initialize */
 PJRT_STRUCT(pjrt_is_ready, void *object; bool ready;);
 PJRT_STRUCT(pjrt_error_message, void *error; const char *text; size_t bytes;);
-PJRT_STRUCT(pjrt_number_of, void *object; int number;); /* error code, id of a device */
+PJRT_STRUCT(pjrt_number_of, void *object; int number;); /* an error code, or the id of a device */
 PJRT_STRUCT(pjrt_size_of, void *object; size_t number;);
 PJRT_STRUCT(pjrt_text_of, void *object; const char *text; size_t bytes;);
 PJRT_STRUCT(pjrt_object_of, void *object; void *result;);
@@ -144,9 +145,9 @@ PJRT_STRUCT(pjrt_memory_stats, void *device; int64_t in_use;
 PJRT_STRUCT(pjrt_costs, void *executable; size_t count; const void *value;);
 /* clang-format on */
 
-/* The plugin calls these functions of ours, for a store of keys and values that all hosts of a
- * program share. They return NULL, or an error that the plugin's `error` makes. The plugin makes
- * the structs, so they have no spare bytes. */
+/* The plugin calls our functions with these structs, to use a store of keys and values that all
+ * hosts of a program share. Our functions return NULL, or an error that the plugin's `error` makes.
+ * The plugin makes the structs, so the structs have no spare bytes. */
 typedef void *(*pjrt_make_error)(int code, const char *text, size_t bytes);
 typedef struct pjrt_kv_get {
   size_t struct_size;
@@ -156,7 +157,7 @@ typedef struct pjrt_kv_get {
   int timeout_ms;
   pjrt_make_error *error;
   void *self;
-  char *value; /* outputs: the value, and the function `release` with which the plugin frees it */
+  char *value; /* outputs: the value, and the function `release`, with which the plugin frees the value */
   size_t value_bytes;
   void (*release)(char *value);
 } pjrt_kv_get;
@@ -184,9 +185,10 @@ typedef struct pjrt_kv_put {
 _Static_assert(sizeof(pjrt_kv_get) == 80 && sizeof(pjrt_kv_try) == 72 && sizeof(pjrt_kv_put) == 64,
                "sizes of the store's calls");
 
-/* The list of extensions begins at pjrt_api.extension. The profiler's extension ends with a table
- * of functions of its own, with errors of its own. Its structs have no field `extension`. */
-enum { PJRT_EXTENSION_PROFILER = 1, PJRT_EXTENSIONS = 64 /* longer lists are not followed */ };
+/* The list of extensions begins at pjrt_api.extension. The profiler's extension ends with its own
+ * table of functions, which have their own errors. The structs of these functions have no field
+ * `extension`. */
+enum { PJRT_EXTENSION_PROFILER = 1, PJRT_EXTENSIONS = 64 /* maximum length of the list */ };
 typedef struct pjrt_extension {
   size_t struct_size;
   int type;
@@ -204,7 +206,7 @@ typedef struct pjrt_profiler_extension {
   const pjrt_profiler *profiler; /* may be NULL */
 } pjrt_profiler_extension;
 _Static_assert(sizeof(pjrt_profiler) == 80 && sizeof(pjrt_profiler_extension) == 32, "sizes of the profiler");
-typedef struct pjrt_profiler_error { /* to destroy an error, and to get its text */
+typedef struct pjrt_profiler_error { /* struct for destroying an error and for getting its text */
   size_t struct_size;
   void *private;
   void *error;
@@ -219,16 +221,18 @@ typedef struct pjrt_profiler_create {
   void *profile; /* out */
   uint64_t spare[16];
 } pjrt_profiler_create;
-typedef struct pjrt_profiler_collect { /* also starts, stops and destroys a profile */
+/* struct for collecting, starting, stopping and destroying a profile */
+typedef struct pjrt_profiler_collect {
   size_t struct_size;
   void *profile;
-  /* NULL: the plugin sets it to its own copy, or sets the size alone */
+  /* memory for the profile; NULL: the plugin sets `data` to its own copy, or sets only `bytes` */
   uint8_t *data;
   size_t bytes;
   uint64_t spare[16];
 } pjrt_profiler_collect;
 
-/* An option or a property. Lists of them have this size, so it has no spare bytes. */
+/* An option or a property. The plugin reads lists of such structs, so the struct has no spare
+ * bytes. */
 typedef struct pjrt_named {
   size_t struct_size;
   void *extension;
@@ -246,7 +250,7 @@ typedef struct pjrt_named {
 } pjrt_named;
 _Static_assert(sizeof(pjrt_named) == 56, "size of a named value");
 
-/* A dense layout of an array. It is part of the call's memory, so it has no spare bytes either. */
+/* A dense layout of an array. The layout is a part of another struct, so it has no spare bytes. */
 typedef struct pjrt_layout {
   size_t struct_size;
   void *extension;

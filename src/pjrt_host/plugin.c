@@ -1,4 +1,4 @@
-/* plugin.c - see host.h: loads a plugin, opens its devices and says what it is. */
+/* plugin.c - see host.h: loads a plugin, opens its devices, and reports facts about the plugin. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ bool host_device_id(const host *h, void *device, int32_t *id, host_fault *fault)
   return true;
 }
 
-/* libtpu finds its hosts in the environment, and has no options for them. */
+/* libtpu reads its hosts from the environment, and has no options for hosts. */
 static bool reads_environment(const char *path) {
   const char *slash = strrchr(path, '/');
   return strstr(slash ? slash : path, "libtpu");
@@ -66,8 +66,8 @@ static bool process_of(const host *h, void *device, int *process, host_fault *fa
   return true;
 }
 
-/* Lists the devices of all hosts, host by host. Every host must have the same number, and the
- * plugin must number the hosts as we do. */
+/* Lists the devices of all hosts, host by host. Every host must have the same number of devices,
+ * and the plugin must number the hosts as we do. */
 static bool list_all_devices(host *h, host_fault *fault) {
   pjrt_list_of list = {.object = h->client};
   pjrt_number_of mine = {.object = h->client};
@@ -164,7 +164,8 @@ void host_facts(const host *h, rf_wire_facts *facts) {
     facts->has_memory_stats = HOST_CALL(h, PJRT_DEVICE_MEMORY_STATS, &stats, "memory of a device", &unused);
     if (facts->has_memory_stats && stats.has_limit) facts->memory_bytes = stats.limit;
   }
-  /* A plugin that knows topologies refuses this name, and other plugins have no topologies. */
+  /* A plugin that knows topologies refuses this name. A plugin without topologies reports that it
+   * lacks the function. */
   pjrt_topology_create topology = {.name = "?", .name_bytes = 1};
   host_fault fault = {0};
   facts->has_topologies = HOST_CALL(h, PJRT_TOPOLOGY_CREATE, &topology, "describe a topology", &fault) ||

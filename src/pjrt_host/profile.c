@@ -28,7 +28,7 @@ bool host_profiles(const host *h) { return profiler_of(h) != NULL; }
 /* Calls a function of the profiler. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
 static bool call(const pjrt_profiler *p, void *(*function)(void *args), void *args, size_t bytes,
                  const char *what, host_fault *fault) {
-  memcpy(args, &bytes, sizeof bytes); /* the struct's size comes first */
+  memcpy(args, &bytes, sizeof bytes); /* the first field of the struct is its size */
   void *failed = function(args);
   if (!failed) return true;
   pjrt_profiler_error error = {.struct_size = sizeof error, .error = failed};

@@ -18,7 +18,7 @@ typedef struct session {
   bool loaded;
   char *body; /* of the request */
   size_t bytes, room;
-  int descriptor; /* file descriptor that came with the request; -1: none */
+  int descriptor; /* file descriptor that the request carried; -1: none */
 } session;
 
 /* The body of an answer; `owned` is freed. */
@@ -28,7 +28,7 @@ typedef struct reply {
   void *owned;
 } reply;
 
-/* Reads `bytes` bytes. If a descriptor comes with the bytes, keeps it. */
+/* Reads `bytes` bytes. If the bytes carry a file descriptor, stores it in the session. */
 static bool read_all(session *s, char *to, size_t bytes) {
   while (bytes) {
     union {
@@ -339,7 +339,7 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_PROFILE_END] = serve_profile_end,
 };
 
-/* Reads one request. Returns false at the end of the socket, or if the head is not a head. */
+/* Reads one request. Returns false at the end of the socket, or if the bytes are not a head. */
 static bool read_request(session *s, rf_wire_head *head) {
   if (!read_all(s, (char *)head, sizeof *head)) return false;
   if (head->magic != RF_WIRE_MAGIC) {
@@ -381,7 +381,8 @@ void host_serve(host *h, int socket, const char *plugin) {
     if (s.descriptor >= 0) close(s.descriptor);
     s.descriptor = -1;
     if (!sent || head.kind == RF_WIRE_CLOSE) break;
-    if (head.kind == RF_WIRE_EXECUTE) rf_wire_await(socket, h->spin_ns); /* decoding sends one at once */
+    /* in decoding, the next request comes at once */
+    if (head.kind == RF_WIRE_EXECUTE) rf_wire_await(socket, h->spin_ns);
   }
   free(s.body);
 }

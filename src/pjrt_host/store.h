@@ -1,7 +1,8 @@
-/* store.h - the key-value store with which the hosts of a run find each other. Host 0 serves it over
- * TCP, and every host, also host 0, is a client. Plugins use it through callbacks, and rafter to
- * exchange messages. Frames are in the byte order of the machine, so all hosts must have the same
- * one. Nothing is encrypted: docs/tpu.md says who can reach the port. */
+/* store.h - the key-value store with which the hosts of a run find each other. Host 0 serves it
+ * over TCP, and every host, also host 0, is a client. Plugins use the store through callbacks.
+ * rafter uses the store to exchange messages. Frames have the byte order of the machine, so all
+ * hosts must have the same byte order. Nothing is encrypted. docs/tpu.md says who can reach the
+ * port. */
 #ifndef RF_PJRT_STORE_H
 #define RF_PJRT_STORE_H
 
@@ -10,7 +11,7 @@
 #include <stdint.h>
 
 enum {
-  STORE_MAGIC = 0x52535401,       /* has the version in its last byte */
+  STORE_MAGIC = 0x52535401,       /* the last byte is the version */
   STORE_KEY_BYTES = 4096,         /* of a key */
   STORE_VALUE_BYTES = 16 << 20,   /* of a value */
   STORE_ALL_BYTES = 1 << 30,      /* maximum bytes of all keys and values */
@@ -26,17 +27,18 @@ enum {
 /* ---- frames (store_frame.c) ------------------------------------------------------------------ */
 
 typedef enum store_kind {
-  STORE_HELLO, /* first frame of a host: host, number = number of hosts, key = secret */
-  STORE_PUT,   /* key, value */
-  STORE_GET,   /* key; number = milliseconds to wait, negative: forever */
-  STORE_TAKE,  /* like STORE_GET, but also removes the key */
-  STORE_TRY,   /* key; does not wait */
-  STORE_BYE,   /* the host ends without an error */
+  /* first frame of a host; head.host = its number, head.number = number of hosts, key = secret */
+  STORE_HELLO,
+  STORE_PUT,  /* key, value */
+  STORE_GET,  /* gets a key; head.number = milliseconds to wait, negative: forever */
+  STORE_TAKE, /* does the same as STORE_GET, then removes the key */
+  STORE_TRY,  /* key; does not wait */
+  STORE_BYE,  /* the host ends without an error */
   STORE_REQUESTS,
   STORE_DONE = STORE_REQUESTS, /* answer: value */
   STORE_MISSING,               /* answer: no such key */
-  STORE_LATE,                  /* answer: the key did not exist within the time */
-  STORE_REFUSED,               /* answer, or with id 0 the end of the connection: value = reason */
+  STORE_LATE,                  /* answer: the key did not appear in time */
+  STORE_REFUSED,               /* answer with the reason in `value`; with id 0, the connection also ends */
   STORE_READY,                 /* all hosts have joined */
   STORE_ENDED,                 /* host; number = 1: without STORE_BYE */
   STORE_KINDS
@@ -57,7 +59,7 @@ typedef struct store_frame {
 int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame);
 int64_t store_now_ms(void); /* of the monotonic clock */
 bool store_nonblocking(int socket);
-/* Finds out within about 30 s if the other machine is gone. */
+/* Makes the system find out within about 30 s that the other machine is gone. */
 void store_watch_peer(int socket);
 
 /* ---- keys and values (store_table.c) --------------------------------------------------------- */
@@ -65,7 +67,7 @@ void store_watch_peer(int socket);
 typedef struct store_table store_table;
 store_table *store_table_new(void);
 void store_table_free(store_table *table);
-/* Replaces a value. Returns NULL, or the reason why the table is full. */
+/* Sets the value of a key. Returns NULL, or the reason if the table is full. */
 const char *store_table_put(store_table *table, const store_frame *frame);
 bool store_table_find(const store_table *table, const char *key, size_t key_bytes, const char **value,
                       size_t *value_bytes);
@@ -81,30 +83,30 @@ typedef struct store_place {
   int join_ms;        /* maximum time until all hosts have joined */
 } store_place;
 /* Starts a thread that serves the store. On failure returns NULL and fills `why`. If the address is
- * a loopback address, only this machine reaches the port; otherwise all networks of the machine do.
- * Port "0" takes a free port. */
+ * a loopback address, only this machine can reach the port. Otherwise all networks of the machine
+ * can reach the port. Port "0" takes a free port. */
 store_server *store_serve(const store_place *place, char *why, size_t size);
 int store_server_port(const store_server *server);
-/* Waits up to `ms` until every other host has left, and ends. */
+/* Waits up to `ms` until every other host has left, then ends the server. */
 void store_server_end(store_server *server, int ms);
 
 /* ---- a client (store_client.c) --------------------------------------------------------------- */
 
 typedef struct store_client store_client;
 typedef enum store_result { STORE_GOOD, STORE_NONE, STORE_TIME, STORE_BAD, STORE_GONE } store_result;
-/* Called by another thread when a host has ended: with `lost` after a failure, otherwise at its
- * normal end. If the connection to the server is lost, host 0 has ended. */
+/* Another thread calls this function when a host has ended. `lost` is true after a failure, and
+ * false at a normal end. If the connection to the server is lost, `host` is 0. */
 typedef void (*store_on_end)(void *self, int host, bool lost);
 /* Connects, and waits until all hosts have joined. On failure returns NULL and fills `why`. */
 store_client *store_join(const store_place *place, store_on_end ended, void *self, char *why, size_t size);
-/* These may be called from any thread. `kind` is STORE_GET, STORE_TAKE or STORE_TRY. *value gets
+/* Any thread may call these functions. `kind` is STORE_GET, STORE_TAKE or STORE_TRY. *value gets
  * malloc'ed memory with a NUL after its bytes. `timeout_ms` < 0: no limit. STORE_BAD fills `why`,
  * which has 256 bytes. */
 store_result store_put(store_client *client, const char *key, size_t key_bytes, const void *value,
                        size_t value_bytes, char *why);
 store_result store_get(store_client *client, store_kind kind, const char *key, size_t key_bytes,
                        int timeout_ms, char **value, size_t *value_bytes);
-/* Tells the others that this host ends without an error. */
+/* Tells the other hosts that this host ends without an error. */
 void store_leave(store_client *client);
 void store_close(store_client *client);
 

@@ -59,7 +59,7 @@ static int connect_to(const struct addrinfo *at, int64_t until) {
   return -1;
 }
 
-/* Tries again until host 0 listens, since the hosts start at different times. */
+/* Tries again until host 0 listens, because the hosts start at different times. */
 static int connect_until(const store_place *place, int64_t until, char *why, size_t size) {
   const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   const struct timespec pause = {.tv_nsec = 100000000};
@@ -108,7 +108,7 @@ static void give(store_client *c, const store_head *head, char *value) {
   r->bytes = head->value_bytes;
 }
 
-/* Takes one frame from the server. Returns false if there is none. */
+/* Takes one frame from the server. Returns false if no frame comes. */
 static bool take_frame(store_client *c) {
   store_head head;
   if (!read_all(c->socket, (char *)&head, sizeof head)) return false;
@@ -146,7 +146,8 @@ static void *read_answers(void *self) {
   pthread_mutex_lock(&c->lock);
   bool expected = c->leaving || *c->why;
   pthread_mutex_unlock(&c->lock);
-  if (!expected) c->ended(c->self, 0, true); /* may end the process before the waiting calls return */
+  /* this call may end the process before the waiting calls return */
+  if (!expected) c->ended(c->self, 0, true);
   pthread_mutex_lock(&c->lock);
   c->gone = true;
   pthread_cond_broadcast(&c->changed);
@@ -188,7 +189,7 @@ static bool ask(store_client *c, store_head head, const void *key, const void *v
   head.id = r->id;
   c->open = r;
   pthread_mutex_unlock(&c->lock);
-  /* the reader notes the end of the connection, and says so before this call returns */
+  /* the reader notes the end of the connection, and reports it before this call returns */
   if (!send_frame(c, head, key, value)) shutdown(c->socket, SHUT_RDWR);
   pthread_mutex_lock(&c->lock);
   while (!r->answered && !c->gone) pthread_cond_wait(&c->changed, &c->lock);
@@ -235,7 +236,7 @@ store_result store_get(store_client *c, store_kind kind, const char *key, size_t
 /* ---- joining and leaving --------------------------------------------------------------------- */
 
 static bool wait_ready(store_client *c, const store_place *place, char *why, size_t size) {
-  enum { MORE_MS = 5000 }; /* waits for the reason that the server may send */
+  enum { MORE_MS = 5000 }; /* extra time for the reason that the server may send */
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += (place->join_ms + MORE_MS) / 1000;

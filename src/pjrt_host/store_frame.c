@@ -12,7 +12,7 @@
 int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame) {
   store_head *head = &frame->head;
   if (bytes < sizeof *head) {
-    /* data that is not a frame is refused at its first word */
+    /* the first word is enough to refuse data that is not a frame */
     uint32_t magic = STORE_MAGIC;
     return memcmp(data, &magic, bytes < sizeof magic ? bytes : sizeof magic) ? -1 : 0;
   }

@@ -17,7 +17,7 @@
 #include "pjrt_host/store.h"
 
 typedef struct connection {
-  int socket;    /* -1: the connection is closed, and is removed at the end of this round */
+  int socket;    /* -1: the connection is closed, and the end of this round removes it */
   int host;      /* -1: a stranger */
   int64_t until; /* of a stranger */
   char *in, *out;
@@ -70,7 +70,7 @@ static void drop(store_server *s, connection *c) {
   if (host >= 0 && s->host[host] == JOINED) host_gone(s, host, LOST);
 }
 
-/* Sends as much as the socket takes. */
+/* Sends as many bytes as the socket accepts. */
 static void flush(store_server *s, connection *c) {
   while (c->socket >= 0 && c->out_at < c->out_bytes) {
     ssize_t sent = send(c->socket, c->out + c->out_at, c->out_bytes - c->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -179,7 +179,7 @@ static void end_wait(store_server *s, int i) {
   memmove(s->wait + i, s->wait + i + 1, (size_t)(--s->waits - i) * sizeof *s->wait);
 }
 
-/* Answers the requests that wait for a key, in the order in which they came. */
+/* Answers the requests that wait for a key, in the order of their arrival. */
 static void serve_waiting(store_server *s, const char *key, size_t key_bytes) {
   const char *value;
   size_t bytes;
@@ -312,7 +312,7 @@ static void remove_closed(store_server *s) {
   s->count = kept;
 }
 
-/* Tells every host which hosts have not joined in time. */
+/* Tells every host which hosts did not join in time. */
 static void refuse_late(store_server *s) {
   char why[240];
   int missing = 0, used = 0;
@@ -328,8 +328,8 @@ static void refuse_late(store_server *s) {
     if (s->all[i]->host >= 0) answer(s, s->all[i], (store_head){.kind = STORE_REFUSED}, text, strlen(text));
 }
 
-/* Ends requests and connections whose time is over. Returns the milliseconds until the next one
- * ends. */
+/* Ends requests and connections whose time is over. Returns the milliseconds until the next request
+ * or connection times out. */
 static int serve_time(store_server *s) {
   int64_t now = store_now_ms(), next = now + 60000;
   if (s->joined < s->hosts && !s->late) {
@@ -399,9 +399,9 @@ static bool is_loopback(const struct sockaddr *address) {
          IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
 }
 
-/* "localhost" and 127.0.0.1 are loopback. In the /etc/hosts of a machine, the machine's own name
- * may have a loopback address, while other machines know it by another address. So only an address
- * that is written as a loopback address counts as one. */
+/* "localhost" and 127.0.0.1 are loopback. In /etc/hosts, the machine's own name may have a loopback
+ * address, although other machines use another address for it. So only an address that is written
+ * as a loopback address counts as loopback. */
 static bool means_loopback(const char *address) {
   return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "::1");
 }

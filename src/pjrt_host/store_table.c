@@ -34,7 +34,8 @@ void store_table_free(store_table *table) {
   free(table);
 }
 
-/* The pointer to the entry of a key, or to the end of its chain. */
+/* Returns the pointer that points to the entry of a key, or the pointer at the end of the key's
+ * chain. */
 static entry **place_of(const store_table *table, const char *key, size_t bytes) {
   uint32_t hash = 2166136261u; /* FNV-1a */
   for (size_t i = 0; i < bytes; i++) hash = (hash ^ (unsigned char)key[i]) * 16777619u;

@@ -33,7 +33,7 @@ static void add(rf_boxes *boxes, rf_box b) {
   boxes->box[boxes->count++] = b;
 }
 
-/* Part `from` of the output is the input, without the padding of the last part. */
+/* The input becomes part `from` of the output. The padding of the last part is left out. */
 static void gather(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, int64_t from) {
   rf_box b = whole_box(graph, op);
   int dim = op->attr.collective.dim;
@@ -49,7 +49,7 @@ static void gather(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, int6
   add(boxes, b);
 }
 
-/* The output is part `to` of the input, and its padding is not computed from the input. */
+/* The output is part `to` of the input. The padding of the output does not come from the input. */
 static void scatter(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, int64_t to) {
   rf_box b = whole_box(graph, op);
   int dim = op->attr.collective.dim;
@@ -78,8 +78,8 @@ static void exchange(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, in
 }
 
 /* Each row has query, key and value heads. If the collective splits dimension 1, a chip sends its
- * own heads of the receiver's rows. If it splits dimension 0, a chip sends the receiver's heads of
- * its own rows. */
+ * own heads of the rows that the receiver gets. If the collective splits dimension 0, a chip sends
+ * the heads that the receiver gets, of its own rows. */
 static void exchange_heads(rf_boxes *boxes, const rf_graph *graph, const rf_op *op, int64_t from,
                            int64_t to) {
   const rf_attr_collective *attr = &op->attr.collective;
@@ -110,8 +110,8 @@ static void reduce(rf_boxes *boxes, const rf_graph *graph, const rf_op *op) {
   add(boxes, b);
 }
 
-/* Merges dimensions that are contiguous on both sides, so that runs are as long as possible. The
- * merged dimensions come last. */
+/* Merges dimensions that are contiguous both in the input and in the output, to get long runs. The
+ * merged dimensions become the last ones. */
 static void merge(rf_box *b) {
   rf_box m = {.from_at = b->from_at, .to_at = b->to_at};
   int at = RF_MAX_RANK - 1;

@@ -1,7 +1,7 @@
-/* boxes.h - which elements a collective moves from one rank of a group to another. The elements are
- * up to three boxes: for example the query, key and value heads of an all_to_all. A box has the
- * same extents in the sender's input and in the receiver's output, with other strides. A message
- * has the elements of its boxes in this order, without gaps. */
+/* boxes.h - which elements a collective moves from one rank of a group to another. These elements
+ * form up to three boxes: for example the query, key and value heads of an all_to_all. A box has
+ * the same extents in the sender's input and in the receiver's output, but different strides. A
+ * message has the elements of its boxes, one box after the other, without gaps. */
 #ifndef RF_BOXES_H
 #define RF_BOXES_H
 
@@ -20,14 +20,17 @@ typedef struct rf_boxes {
   int64_t elements;
 } rf_boxes;
 
-/* The elements of the input of rank `from` from which rank `to` computes its output, with their
- * places there. The op is an all_gather, reduce_scatter, all_to_all, permute or all_reduce; an
- * all_reduce needs the columns from own_columns on. No elements: rank `to` needs none of them. */
+/* The elements of the input of rank `from` that rank `to` needs, and their places in the output of
+ * rank `to`. The op is an all_gather, reduce_scatter, all_to_all, permute or all_reduce. An
+ * all_reduce moves only the columns from own_columns on. The result has no elements if rank `to`
+ * needs nothing. */
 rf_boxes rf_boxes_of(const rf_graph *graph, const rf_op *op, int64_t from, int64_t to);
-/* True if the message is a contiguous part of the input (or output) from element *at on. */
+/* True if the message is a contiguous part of the input (or output). This part begins at element
+ * *at. */
 bool rf_boxes_direct(const rf_boxes *boxes, bool output, int64_t *at);
-/* Calls for each contiguous run of the elements [first, first + count) of a message: `at` is the
- * element of the input (or output), and `done` the element of the message, counted from `first`. */
+/* Calls `visit` for each contiguous run of the elements [first, first + count) of a message. `at`
+ * is the first element of the run in the input (or output). `done` is the first element of the run
+ * in the message, counted from `first`. */
 typedef void (*rf_boxes_visit)(void *self, int64_t at, int64_t done, int64_t count);
 void rf_boxes_runs(const rf_boxes *boxes, bool output, int64_t first, int64_t count, rf_boxes_visit visit,
                    void *self);

@@ -1,9 +1,9 @@
-/* collective.c - collectives of the backends cpu and reference: one rank of MPI is one chip. All
- * are made of messages between two ranks, and sums are in chip order. So the bits of a result
- * depend on the mesh, and not on the MPI library.
+/* collective.c - collectives of the backends cpu and reference: one rank of MPI is one chip. A
+ * collective consists of messages between two ranks, and adds values in chip order. So the bits of
+ * a result depend on the mesh, but not on the MPI library.
  *
- * Messages are cut into chunks. While the chunks of one round are on their way, the chunks of the
- * round before are unpacked or summed. A chunk that is contiguous in its tensor needs no copy. */
+ * Messages are split into chunks. While the chunks of one round are on their way, a rank unpacks or
+ * sums the chunks of the round before. A chunk that is contiguous in its tensor needs no copy. */
 #include "backend/mpi/mpi.h"
 #include "backend/mpi/exchange.h"
 #include "backend/reference/element.h"
@@ -14,10 +14,10 @@
 
 enum {
   CHUNK_BYTES =
-      256 << 10, /* bytes of a chunk that is packed, unpacked or summed, so that it stays in the L2 cache */
-  DIRECT_BYTES = 4 << 20, /* bytes of any other chunk */
+      256 << 10, /* size of a chunk that is packed, unpacked or summed; such a chunk stays in the L2 cache */
+  DIRECT_BYTES = 4 << 20, /* size of any other chunk */
   ALL_TO_ALL_REDUCE =
-      32 << 10, /* up to this size, every rank computes all sums, which needs fewer messages in sequence */
+      32 << 10, /* up to this size, every rank computes all sums, which needs fewer rounds of messages */
 };
 
 static int64_t slot_bytes(int64_t chunk, int64_t size) { return rf_round_up(chunk * size, 64); }
@@ -38,7 +38,7 @@ static bool sums(const rf_op *op) {
   return op->def->exchange == RF_EXCHANGE_REDUCE_SCATTER || op->def->exchange == RF_EXCHANGE_ALL_REDUCE;
 }
 
-/* Elements of a chunk. Both ends of a message get the same result. */
+/* Elements of a chunk. Sender and receiver of a message get the same result. */
 static int64_t chunk_of(const rf_graph *graph, const rf_op *op) {
   int64_t size = rf_dtype_bytes(graph->tensor[op->input[0]].dtype), at, most = largest_message(graph, op);
   rf_boxes a = rf_boxes_of(graph, op, 0, op->attr.group - 1),
@@ -49,7 +49,7 @@ static int64_t chunk_of(const rf_graph *graph, const rf_op *op) {
   return most < chunk ? most : chunk;
 }
 
-/* Whether messages pass through the workspace, on any rank. */
+/* True if messages pass through the workspace on any rank. */
 static bool needs_room(const rf_graph *graph, const rf_op *op) {
   int64_t at;
   if (sums(op) || op->attr.accumulate[0] != RF_WRITE) return true;
@@ -99,7 +99,7 @@ static exchange begin(const rf_call *call, const rf_link_flight *flight) {
   return e;
 }
 
-/* Memory for the chunk from (or to) a member in round `k`. */
+/* Memory for the chunk that comes from a member (or goes to a member) in round `k`. */
 static unsigned char *slot(const exchange *e, int64_t k, int64_t member, bool sends) {
   return e->room + (((k & 1) * e->group + member) * 2 + sends) * slot_bytes(e->chunk, e->size);
 }
@@ -132,7 +132,7 @@ static void add_run(void *self, int64_t at, int64_t done, int64_t count) {
   for (int64_t i = 0; i < count; i++) store(a->out, at + i, load(a->out, at + i) + load(a->chunk, done + i));
 }
 
-/* A part of a message: the elements [from, from + count). */
+/* Elements [from, from + count) of a message. */
 typedef struct part {
   int64_t from, count;
 } part;
@@ -141,7 +141,8 @@ static part chunk_at(part whole, int64_t k, int64_t chunk) {
   return (part){whole.from + from, whole.count - from < chunk ? whole.count - from : chunk};
 }
 
-/* The address of a part of a message of this rank, which is packed if it is not contiguous. */
+/* The address of a part of a message that this rank sends. Packs the part if it is not
+ * contiguous. */
 static const unsigned char *packed(const exchange *e, const rf_boxes *boxes, part p, unsigned char *room) {
   int64_t at;
   if (rf_boxes_direct(boxes, false, &at)) return e->in + (at + p.from) * e->size;
@@ -163,15 +164,14 @@ static rf_boxes boxes_of(const exchange *e, int64_t from, int64_t to) {
 
 /* ---- moving: all_gather, all_to_all, permute ------------------------------------------------- */
 
-/* The address in the output at which a message of `member` can arrive; NULL: it must be
- * unpacked. */
+/* The address in the output at which the message can arrive; NULL: the message must be unpacked. */
 static unsigned char *landing(const exchange *e, const rf_boxes *boxes, part p) {
   int64_t at;
   return !e->adds && rf_boxes_direct(boxes, true, &at) ? e->out + (at + p.from) * e->size : NULL;
 }
 
 static void post_moves(const exchange *e, int64_t k) {
-  for (int64_t d = 1; d < e->group; d++) { /* each rank begins with a different member */
+  for (int64_t d = 1; d < e->group; d++) { /* every rank begins with another member */
     int64_t from = (e->rank + e->group - d) % e->group, to = (e->rank + d) % e->group;
     rf_boxes in = boxes_of(e, from, e->rank), out = boxes_of(e, e->rank, to);
     part p = chunk_at((part){0, in.elements}, k, e->chunk),
@@ -200,7 +200,8 @@ static void finish_moves(const exchange *e, int64_t k) {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Sums values of the group's chips, in chip order, in f32. The result replaces `sum`. */
+/* Adds the values of one chip in f32. Calls for the chips of the group come in chip order. The
+ * result replaces `sum`. */
 static void sum_f32(float *restrict sum, const void *data, rf_dtype dtype, bool first, int64_t count) {
   const float *x = data;
   const rf_bf16 *b = data;
@@ -232,7 +233,7 @@ static void log_sum(double *sum, const unsigned char *const *list, int64_t group
 
 enum { MOST_CHIPS = 4096 };
 
-/* The chunks of all chips for a part, in chip order. */
+/* Lists the chunks of all chips for one part, in chip order. */
 static void chunks_of(const exchange *e, const rf_boxes *boxes, part p, int64_t k,
                       const unsigned char *list[MOST_CHIPS]) {
   for (int64_t r = 0; r < e->group; r++)
@@ -254,8 +255,9 @@ static rf_view sum_part(const exchange *e, const rf_boxes *boxes, part p, int64_
   return (rf_view){.data = sum, .dtype = wide ? RF_F64 : RF_F32};
 }
 
-/* The same sums with few passes over memory, if the output is contiguous and f32, or bf16 that does
- * not accumulate: blocks that fit in the L1 cache are summed and stored. False: it is not. */
+/* Computes the same sums with fewer passes over memory, in blocks that fit in the L1 cache. The
+ * output must be contiguous, and either f32, or bf16 without accumulation. Returns false for other
+ * outputs. */
 static bool sum_into_output(const exchange *e, const rf_boxes *boxes, part p, int64_t k) {
   enum { BLOCK = 1024 };
   const unsigned char *list[MOST_CHIPS];
@@ -305,7 +307,7 @@ static part equal_share(const rf_boxes *boxes, int64_t member, int64_t group) {
   return (part){from, boxes->elements * (member + 1) / group - from};
 }
 
-/* The elements of the message to a member, of which it computes the sums. */
+/* The elements of a message whose sums `member` computes. */
 static part share_of(const exchange *e, const rf_boxes *boxes, int64_t member) {
   return e->shares ? equal_share(boxes, member, e->group) : (part){0, boxes->elements};
 }
@@ -341,11 +343,12 @@ static int64_t rounds_of_sums(const exchange *e) {
   return e->chunk ? rf_ceil_div(most, e->chunk) : 0;
 }
 
-/* The second half of an all_reduce: each rank has the sums of its share in the output, and sends
- * them to the others. */
+/* The second half of an all_reduce. The output of each rank has the sums of this rank's share, and
+ * the rank sends these sums to the others. */
 static rf_boxes boxes_of_sums(const exchange *e) {
   rf_boxes boxes = boxes_of(e, e->rank, e->rank);
-  for (int i = 0; i < boxes.count; i++) { /* elements have the same positions in input and output */
+  /* the elements have the same positions in the input and the output */
+  for (int i = 0; i < boxes.count; i++) {
     memcpy(boxes.box[i].from_stride, boxes.box[i].to_stride, sizeof boxes.box[i].to_stride);
     boxes.box[i].from_at = boxes.box[i].to_at;
   }
@@ -379,7 +382,7 @@ static void finish_shares(const exchange *e, int64_t k) {
   }
 }
 
-/* The columns that are not summed. */
+/* Copies the columns that the all_reduce does not sum. */
 static void copy_own_columns(const exchange *e) {
   const rf_tensor *x = rf_in(e->call, 0);
   int64_t columns = x->shape[x->rank - 1], own = e->call->op->attr.collective.own_columns,
@@ -401,13 +404,14 @@ exchange rf_exchange_begin(const rf_call *call, const rf_link_flight *flight) {
   if (kind == RF_EXCHANGE_ALL_REDUCE) {
     rf_boxes boxes = boxes_of(&e, 0, 0);
     if (call->op->attr.collective.own_columns > 0) copy_own_columns(&e);
-    /* an output that accumulates has other values than the sums */
+    /* an output that accumulates also has earlier values, so ranks cannot send sums from the
+     * output */
     e.shares = !e.adds && boxes.elements * e.size > ALL_TO_ALL_REDUCE;
     add_rounds(&e, rounds_of_sums(&e), post_sums, finish_sums);
     int64_t largest_share = rf_ceil_div(boxes.elements, e.group) + 1;
     if (e.shares) add_rounds(&e, rf_ceil_div(largest_share, e.chunk), post_shares, finish_shares);
   } else if (kind == RF_EXCHANGE_REDUCE_SCATTER) {
-    /* the padding of the last part */
+    /* sets the padding of the last part to 0 */
     if (!e.adds && boxes_of(&e, e.rank, e.rank).elements < rf_tensor_count(rf_out(call, 0)))
       memset(e.out, 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
     add_rounds(&e, rounds_of_sums(&e), post_sums, finish_sums);
@@ -418,7 +422,7 @@ exchange rf_exchange_begin(const rf_call *call, const rf_link_flight *flight) {
   return e;
 }
 
-/* The messages of a round are posted before the round before it is finished. */
+/* Posts the messages of a round before it finishes the previous round. */
 bool rf_exchange_advance(exchange *e, bool waits) {
   for (; e->now < e->phases; e->now++) {
     rounds *r = &e->phase[e->now];
@@ -450,7 +454,7 @@ bool rf_exchange_has_sums(const rf_graph *graph, const rf_op *op) {
   return rf_exchange_has_group(graph, op) && (dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F64);
 }
 
-/* The waits are recorded as those of an exchange. */
+/* The link records these waits as waits of an exchange. */
 static void run(const rf_call *call) {
   rf_link_begin_exchange(call->link);
   exchange e = rf_exchange_begin(call, NULL);

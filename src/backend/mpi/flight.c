@@ -11,7 +11,7 @@ typedef struct flight {
   rf_call call;
   rf_run_inputs run;
   exchange exchange;
-  char *byte; /* for each chip of the group: the byte by which it says that it has begun */
+  char *byte; /* a byte for each chip of the group, which the chip sends when it has begun */
 } flight;
 
 struct rf_flights {
@@ -19,7 +19,7 @@ struct rf_flights {
   rf_link *link;
   flight *flight;
   int count;
-  int *of_op; /* (ops): index of the flight that an op begins or waits for, or RF_NONE */
+  int *of_op; /* (ops) index of the flight that an op begins or waits for, or RF_NONE */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */

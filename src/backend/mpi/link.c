@@ -18,15 +18,16 @@
 #define RF_LIBEXEC "/usr/local/libexec"
 #endif
 
-/* The tag of a group is TAG_GROUP + its number, and that of a channel TAG_CHANNEL + its number.
- * TAG_LATE: a rank tells rank 0 that it gives up. */
+/* Group i has the tag TAG_GROUP + i, and channel i has the tag TAG_CHANNEL + i. With TAG_LATE, a
+ * rank tells rank 0 that the rank gives up. */
 enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + ALL_GROUPS, TAG_LETTER, TAG_CHANNEL };
 
 static link_state *process;
 
 /* ---- the launcher and its library ------------------------------------------------------------ */
 
-/* How each launcher numbers its processes, and the shim of the library that it starts. */
+/* For each launcher: the variables with the number of a process and the number of processes, and
+ * the shim of the launcher's library. */
 static const struct {
   const char *rank, *ranks, *shim;
 } LAUNCHER[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "openmpi"},
@@ -59,7 +60,8 @@ static bool try_file(const char *folder, int length, const char *sub, const char
   return !access(path, R_OK);
 }
 
-/* The shim: named by the user, next to the program, next to this library, or installed. */
+/* Finds the shim: the file that the user named, a file next to the program or next to this library,
+ * or an installed file. */
 static bool find_shim(const char *name, char path[4400]) {
   char self[4096];
   Dl_info library;
@@ -89,7 +91,7 @@ static rf_status load_shim(link_state *s, rf_error *error) {
         "the file for this launcher's MPI library is missing (expected rafter-mpi-%.100s.so next to "
         "the program)",
         name);
-  /* Open MPI loads further libraries, which need its symbols */
+  /* Open MPI loads further libraries, which need the symbols of Open MPI */
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (!library)
     return RF_FAIL(error, RAFTER_FAILED, INSTALL, "cannot load the MPI library (%.300s)", dlerror());
@@ -103,13 +105,14 @@ static rf_status load_shim(link_state *s, rf_error *error) {
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
-/* If a rank ends with an error, the others would wait for it. So it ends them too. */
+/* If a rank ended with an error, the other ranks would wait for it. So this rank ends the others
+ * too. */
 static void end_process(int status, void *unused) {
   enum { INTERRUPTED = 130 };
   (void)unused;
   link_state *s = process;
   if (!s) return;
-  /* the thread of flights makes no further calls */
+  /* this lock keeps the thread of flights from further calls */
   struct timespec limit;
   clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_sec += 2;
@@ -119,7 +122,7 @@ static void end_process(int status, void *unused) {
     return;
   }
   if (s->ended) return; /* MPI_Abort may wait until the launcher ends this process */
-  /* the launcher of MPICH may not have read our message yet, and would drop it */
+  /* the launcher of MPICH would drop our message if it has not read the message yet */
   nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
   s->mpi->abort(status);
 }
@@ -140,7 +143,8 @@ static rf_status start(link_state *s, rf_error *error) {
   const char *thread = getenv("RAFTER_MPI_THREAD");
   int said_rank, said_ranks, code, serialized = !thread || strcmp(thread, "0") != 0;
   rf_link *link = &s->link;
-  /* If a process ends before this call, the others would wait for it. Then SIGALRM ends them. */
+  /* If a process ended before this call, the other processes would wait for it. Then SIGALRM ends
+   * them. */
   alarm((unsigned)link->seconds);
   if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together, &serialized))) {
     pthread_mutex_lock(&s->library);
@@ -188,7 +192,7 @@ rf_status rf_link_open(rf_link **link, rf_error *error) {
   s->link.seconds = limit > 0 ? limit : RF_LINK_SECONDS;
   rf_status status = load_shim(s, error);
   if (status == RAFTER_OK) status = start(s, error);
-  if (status != RAFTER_OK) { /* a library that was started cannot be started again */
+  if (status != RAFTER_OK) { /* an MPI library cannot be started twice */
     if (!s->mpi) free(s);
     return status;
   }
@@ -204,7 +208,7 @@ const char *rf_link_host(const rf_link *link, int rank) { return state_of(link)-
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Calls of the library, by any thread. */
+/* Any thread may call these functions of the library. */
 static int post(link_state *s, message *m, void *data, int64_t bytes, int tag) {
   pthread_mutex_lock(&s->library);
   s->link.in_library = &errno;
@@ -224,8 +228,9 @@ static int test(link_state *s, message *m, int *done) {
   return code;
 }
 
-/* True for the first failure, whose error the caller then writes before it sets link.failed. For
- * another thread that fails at the same time, link.failed is set when this returns. */
+/* True for the first failure. Then the caller writes the error, and sets link.failed afterwards. If
+ * another thread fails at the same time, this function waits until link.failed is set, and returns
+ * false. */
 static bool is_first_failure(link_state *s) {
   if (!atomic_exchange(&s->failing, true)) return true;
   while (!s->link.failed) sched_yield();
@@ -243,7 +248,7 @@ static bool fail_call(link_state *s, const message *m, int code) {
   return false;
 }
 
-/* Polls messages for some time. Returns whether all are done. */
+/* Polls messages for `seconds` seconds. Returns true if all messages are done. */
 static bool poll_for(link_state *s, message *list, int count, double seconds) {
   int64_t end = rf_now_ns() + (int64_t)(1e9 * seconds);
   for (int left = 1; left > 0; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)) {
@@ -259,14 +264,14 @@ static bool poll_for(link_state *s, message *list, int count, double seconds) {
   return true;
 }
 
-/* A rank for which this one waits may itself wait for another one. All of them give up at about the
- * same time, and tell rank 0. So rank 0 finds the rank that is silent. The others speak only later
- * (cli/main.c), and return the rank for which they wait. */
+/* The rank for which this rank waits may itself wait for a third rank. All ranks that wait give up
+ * at about the same time, and tell rank 0. So rank 0 finds the rank that is silent. Other ranks
+ * print their errors later (cli/main.c), and return the rank for which they wait. */
 static int find_silent(link_state *s, int rank) {
-  static char word; /* is not freed, because the library may use it until the process ends */
+  static char word; /* static, because the library may use this byte until the process ends */
   rf_link *link = &s->link;
   message *list = calloc((size_t)link->ranks, sizeof *list);
-  char *words = calloc((size_t)link->ranks, 1); /* not freed: messages may still arrive */
+  char *words = calloc((size_t)link->ranks, 1); /* not freed, because messages may still arrive */
   if (!list || !words) return rank;
   if (link->rank > 0) {
     list[0].out = true;
@@ -286,7 +291,7 @@ static int find_silent(link_state *s, int rank) {
 static bool fail_late(link_state *s, const message *m) {
   char more[80] = "";
   if (!is_first_failure(s)) return false;
-  s->link.failed = true; /* ends the waits of this process */
+  s->link.failed = true; /* this ends the waits of this process */
   int silent = find_silent(s, m->rank);
   if (silent != m->rank) snprintf(more, sizeof more, "; rank %d waits for it", m->rank);
   RF_FAIL(&s->link.error, RAFTER_FAILED,
@@ -297,7 +302,7 @@ static bool fail_late(link_state *s, const message *m) {
   return false;
 }
 
-/* True if the process of a rank of this machine has ended, for example because it was killed. Not
+/* True if the process of a rank on this machine has ended, for example because it was killed. Not
  * every MPI library reports the end of a process. */
 static bool has_ended(const link_state *s, int rank) {
   const seat *mine = &s->seat[s->link.rank], *other = &s->seat[rank];
@@ -333,7 +338,7 @@ void rf_link_pause(int64_t polls) {
   else nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 
-/* Tests whether the other ranks have begun the exchange. Returns true when the last one has. */
+/* Tests whether the other ranks have begun the exchange. Returns true when all ranks have begun. */
 static bool all_began(link_state *s) {
   exchange *e = &s->exchange;
   for (int i = 0; i < e->count && e->missing > 0; i++) {
@@ -355,8 +360,8 @@ void rf_link_record_wait(rf_remote cause, int rank, int64_t begin, int64_t end) 
   rf_lane_put(&lanes->lane[0], (rf_stamp){begin, end, rank, cause, 0, RF_SPAN_REMOTE, lanes->plan});
 }
 
-/* Adds the wait from `begin` on to its causes. `there`: when all ranks had begun; 0: before. `last`
- * is the message that came last. */
+/* Adds the wait since `begin` to the times of its causes. `there` is the time at which all ranks
+ * had begun, or 0 if not all have begun. `last` is the message that came last. */
 static void count_wait(link_state *s, int64_t begin, int64_t there, const message *last) {
   enum { WORD = 4096 }; /* a message of more bytes takes time on the network */
   int64_t now = rf_now_ns(), late = there ? there - begin : 0;
@@ -397,7 +402,7 @@ static bool wait_for(link_state *s, message *list, int count) {
     if (polls % 64 == 63 && !rf_link_look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen))
       return false;
   }
-  /* the last message may have come together with the byte that says that its rank has begun */
+  /* the last message may have come with the byte that says that the other rank has begun */
   if (!there && s->exchange.missing > 0 && !s->link.failed && all_began(s)) there = rf_now_ns();
   if (count > 0) count_wait(s, begin, there, came);
   return !s->link.failed;

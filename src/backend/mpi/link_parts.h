@@ -23,25 +23,25 @@ typedef struct message_group {
   int last; /* rank of the message that was done last */
 } message_group;
 
-/* Where a rank runs. A process number means something only to ranks that have the same kernel
- * (boot) and the same list of processes (space). */
+/* Where a rank runs. A process number is valid only for ranks with the same kernel (boot) and the
+ * same process namespace (space). */
 typedef struct seat {
   char host[200], boot[40];
   uint64_t space;
   int64_t process;
 } seat;
 
-/* The exchange in progress. With its first message to or from a rank, a rank sends one byte, and
- * expects one. */
+/* The exchange in progress. With its first message to or from another rank, a rank sends this other
+ * rank one byte, and expects one byte back. */
 typedef struct exchange {
   bool open;
   int64_t begin_ns;
   int64_t number;   /* of this exchange */
-  int64_t *met;     /* for each rank: the last exchange in which a byte was sent to it */
+  int64_t *met;     /* for each rank: number of the last exchange in which this rank sent it a byte */
   message *message; /* the bytes sent and expected */
-  char *byte;       /* for each rank: the byte from it */
+  char *byte;       /* for each rank: the byte that comes from this rank */
   int count, missing;
-  int last; /* the rank that began last, as far as is known */
+  int last; /* the rank that began last, among the ranks that are known to have begun */
 } exchange;
 
 typedef struct link_state {
@@ -50,18 +50,19 @@ typedef struct link_state {
   seat *seat; /* (ranks) */
   message_group group[ALL_GROUPS];
   exchange exchange;
-  message *posted; /* messages with a number; `done` if one is not in flight */
+  message *posted; /* messages with a number; a message that is not in flight has `done` */
   int posts;
-  int room;   /* messages that a group can hold */
+  int room;   /* maximum number of messages in a group */
   bool ended; /* another rank has ended, so the launcher ends this one */
   bool agreed;
   rf_link_cores mine, lowest;
   _Atomic bool failing; /* a thread writes link.error */
-  /* One thread at a time is in the library (`library`), and advances flights (`flying`). A thread
-   * that has `flying` may take `library`, but not the other way round. */
+  /* `library` is the lock for calls of the library, and `flying` is the lock for advancing flights.
+   * A thread that has `flying` may take `library`. A thread that has `library` must not take
+   * `flying`. */
   pthread_mutex_t library, flying;
   pthread_cond_t begun;
-  rf_link_flight *flight[RF_LINK_FLIGHTS]; /* in the order in which they began */
+  rf_link_flight *flight[RF_LINK_FLIGHTS]; /* flights, in the order in which they began */
   _Atomic int flights;
   bool flights_reserved;
   _Atomic bool waiting; /* the main thread waits, and advances flights itself */
@@ -69,15 +70,17 @@ typedef struct link_state {
 
 static inline link_state *state_of(const rf_link *link) { return (link_state *)(uintptr_t)link; }
 
-/* A rank that waits looks at the other one each PATIENCE seconds. An ended process may have sent
- * its last messages, so only the second look counts. */
+/* A rank that waits checks every PATIENCE seconds whether the other process has ended. A process
+ * may have sent its last messages before it ended, so only the second check counts. */
 typedef struct rf_link_watch {
   double next;
   int ended; /* rank, or -1 */
 } rf_link_watch;
-/* After `waited` seconds for a message. False: it will not come, and the link has failed. */
+/* Called after a wait of `waited` seconds for a message. Returns false if the message will not
+ * come. Then the link has failed. */
 bool rf_link_look(link_state *s, const message *m, double waited, rf_link_watch *watch);
-/* Other ranks may need this core, so after some polls the process yields, and then sleeps. */
+/* Other ranks may need this core. So the process yields after some polls, and sleeps after more
+ * polls. */
 void rf_link_pause(int64_t polls);
 /* Records a wait in the trace, if steps are recorded. */
 void rf_link_record_wait(rf_remote cause, int rank, int64_t begin, int64_t end);

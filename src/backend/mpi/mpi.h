@@ -1,4 +1,4 @@
-/* mpi.h - kernels of collectives whose chips are the ranks of an MPI job. A call needs
+/* mpi.h - kernels of collectives between chips that are ranks of an MPI job. A call needs
  * rf_call.link. */
 #ifndef RF_MPI_H
 #define RF_MPI_H

@@ -11,18 +11,18 @@
 typedef struct passage {
   int op, tensor;
   int rank, channel;
-  int number, parts; /* number of its first message in the link */
-  int last;          /* for a recv: the half after which the slot of a microbatch is free */
+  int number, parts; /* number: number of its first message in the link */
+  int last;          /* for a recv: the pass after which the slot of a microbatch is free */
   int posted;        /* for a recv: number of microbatches whose receives were posted in this step */
   bool out;
-  bool early; /* for a recv: no other tensor uses the slots during the section */
+  bool early; /* for a recv: true if no other tensor uses the slots during the section */
 } passage;
 
 struct rf_pipe {
   rf_pipe_source source;
   passage *passage;
   int passages;
-  int *of_op; /* (ops): index of the passage, or RF_NONE */
+  int *of_op; /* (ops) index of the passage, or RF_NONE */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -37,7 +37,7 @@ static int rank_of_stage(const rf_graph *graph, int rank, int stage) {
   return (int)rf_mesh_rank(&graph->mesh, (rf_axes)0xff, place);
 }
 
-/* The half that uses a tensor last, in the order in which the passes of a microbatch run. */
+/* The pass of a microbatch that uses a tensor last. */
 static int last_half(const rf_pipe_source *s, int tensor) {
   int last = RF_NONE, latest = -1;
   for (int o = 0; o < s->graph->op_count; o++) {
@@ -68,8 +68,8 @@ static passage passage_of(const rf_pipe_source *s, int o) {
   return p;
 }
 
-/* Both ranks number the tensors that one sends to the other by their sites, and then by the order
- * of the ops. */
+/* Sender and receiver number their tensors in the same way: by site, and then by the order of the
+ * ops. */
 static bool comes_before(const rf_graph *graph, const passage *a, const passage *b) {
   uint64_t x = graph->op[a->op].attr.transfer.site, y = graph->op[b->op].attr.transfer.site;
   return x < y || (x == y && a->op < b->op);
@@ -120,7 +120,8 @@ static const rf_tensor *tensor_of(const rf_pipe *pipe, const passage *p) {
   return &pipe->source.graph->tensor[p->tensor];
 }
 
-/* Number of the first message of a microbatch. A stage sends one tensor of a passage at a time. */
+/* Number of the first message of a microbatch. A stage sends only one tensor of a passage at a
+ * time. */
 static int number_of(const rf_pipe *pipe, const passage *p, int micro) {
   return p->number + (p->early && !p->out ? micro % rf_slots_of(tensor_of(pipe, p)) * p->parts : 0);
 }
@@ -167,8 +168,9 @@ static passage *passage_of_call(const rf_call *call) {
   return at == RF_NONE ? NULL : &call->pipe->passage[at];
 }
 
-/* After the last microbatch, two stages add each other's gradient of a parameter that both use. The
- * op recv then does the exchange, since the send must end before the sum replaces the gradient. */
+/* If two stages use the same parameter, each stage adds the other stage's gradient after the last
+ * microbatch. The op recv does this exchange, because the send must end before the sum replaces the
+ * gradient. */
 static void run_send(const rf_call *call) {
   const passage *p = passage_of_call(call);
   if (!p) return;
@@ -176,7 +178,7 @@ static void run_send(const rf_call *call) {
   finish(call->pipe, p, call->run->micro);
 }
 
-enum { CHUNK = 1 << 16 }; /* elements of a gradient that are exchanged at a time */
+enum { CHUNK = 1 << 16 }; /* number of elements of a gradient that one round exchanges */
 
 static void add_chunk(const rf_call *call, const void *chunk, int64_t at, int64_t count) {
   rf_view out = out_view(call, 0), in = {.data = (void *)(uintptr_t)chunk, .dtype = rf_out(call, 0)->dtype};

@@ -1,7 +1,7 @@
 /* progress.c - flights: exchanges that run while this rank computes. A thread of the link advances
- * them: it tests their messages, sums what has arrived, and posts the next chunks. It sleeps between
- * two looks, so that it takes little from the cores. The main thread advances flights too: when it
- * begins one, while it waits, and between two ops. */
+ * flights: it tests their messages, sums the chunks that have arrived, and posts the next chunks.
+ * The thread sleeps between two rounds of tests, so that it uses little CPU time. The main thread
+ * also advances flights: when it begins a flight, while it waits, and between two ops. */
 #define _GNU_SOURCE
 #include "backend/mpi/link_parts.h"
 
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Only the oldest flight has messages on their way: the ranks need it first. Three at a time were
- * slower over 100 Mbit/s. */
+/* Only the oldest flight has messages on their way, because the ranks need its result first. Three
+ * active flights were slower over 100 Mbit/s. */
 enum { ACTIVE = 1, PAUSE_NS = 50000, LONG_PAUSE_NS = 500000 };
 
 /* With the lock `flying`. */
@@ -75,7 +75,8 @@ bool rf_link_begin_flight(rf_link *link, rf_link_flight *f) {
   return !link->failed;
 }
 
-/* A message for which a flight waits, or else one of a flight before it; NULL: there is none. */
+/* A message for which flight `f` waits, or a message of an earlier flight; NULL: no flight waits
+ * for a message. */
 static const message *message_of(link_state *s, const rf_link_flight *f) {
   for (int i = -1; i < s->flights; i++) {
     const rf_link_flight *of = i < 0 ? f : s->flight[i];
@@ -96,7 +97,7 @@ static void look_at(link_state *s, const rf_link_flight *f, double waited, rf_li
   if (found) rf_link_look(s, &m, waited, seen);
 }
 
-/* Adds the wait from `begin` on to its causes. */
+/* Adds the wait since `begin` to the times of its causes. */
 static void count(link_state *s, const rf_link_flight *f, int64_t begin) {
   int64_t now = rf_now_ns(), late = f->there_ns > begin ? f->there_ns - begin : 0;
   int rank = s->group[rf_link_group_of(f, 2)].last;
@@ -121,7 +122,7 @@ bool rf_link_end_flight(rf_link *link, rf_link_flight *f) {
     if (polls % 64 == 63) look_at(s, f, 1e-9 * (double)(rf_now_ns() - begin), &seen);
   }
   s->waiting = false;
-  if (f->done) f->open = false; /* otherwise rf_link_drop_flight waits for the thread */
+  if (f->done) f->open = false; /* a flight that stays open is left to rf_link_drop_flight */
   if (!link->failed) count(s, f, begin);
   return !link->failed;
 }
@@ -135,7 +136,7 @@ void rf_link_drop_flight(rf_link *link, rf_link_flight *f) {
     rf_link_poll_flights(link);
     rf_link_pause(polls);
   }
-  pthread_mutex_lock(&s->flying); /* no thread advances it from here on */
+  pthread_mutex_lock(&s->flying); /* from here on, no thread advances the flight */
   if (!f->done && !atomic_exchange(&s->failing, true)) {
     RF_FAIL(&link->error, RAFTER_FAILED, NULL, "an exchange was given up before it was complete");
     link->failed = true;

@@ -4,7 +4,7 @@
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
-/* The workspace has the unrounded sums of one row (ctx, dq, or dk and dv). */
+/* The workspace has the unrounded sums of one row: ctx, dq, or dk and dv. */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)graph;
   (void)by;
@@ -15,11 +15,11 @@ size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, 
 typedef struct paged {
   rf_view data;                      /* pages of keys and values (P,2,G,KH) */
   float *scale;                      /* scales of an i8 cache (P,2,G,K) */
-  const int32_t *table;              /* page numbers of each slot (slots,C) */
+  const int32_t *table;              /* numbers of the pages of each slot (slots,C) */
   int64_t columns, page, heads, dim; /* C, G, K and H */
 } paged;
 
-/* The row of the cache that holds a position of a slot. `which` is 0 for keys and 1 for values. */
+/* The row of the cache for a position of a slot. `which` is 0 for keys and 1 for values. */
 static int64_t paged_row(const paged *p, int64_t slot, int64_t which, int64_t position) {
   return (p->table[slot * p->columns + position / p->page] * 2 + which) * p->page + position % p->page;
 }
@@ -52,9 +52,9 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
         finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* The keys and values of one head. If `cache` is not NULL, slot `slot` of the cache has the keys
- * and values. Otherwise element c of key j is data[key_at + j * stride + c], and element c of value
- * j is data[value_at + j * stride + c]. */
+/* The keys and values of one head. If `cache` is not NULL, the keys and values are in slot `slot`
+ * of the cache. Otherwise element c of key j is data[key_at + j * stride + c], and element c of
+ * value j is data[value_at + j * stride + c]. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -74,13 +74,13 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
 typedef struct query {
   const rf_attr_attention *attr;
   rf_view q;
-  int64_t at; /* offset of the head in q */
+  int64_t at; /* offset of the query head in q */
   head_rows keys;
 } query;
 
 /* The scaled score of a query and key j. With a bf16 softmax, the score is a chain of f32 fused
- * multiply-adds, because the rounding of this result to bf16 is part of the definition. Otherwise
- * the score is a sum in double. */
+ * multiply-adds, because the definition rounds this result to bf16. Otherwise the score is a sum in
+ * double. */
 static double score(const query *of, int64_t j) {
   const rf_attr_attention *attr = of->attr;
   bool chain = attr->softmax == RF_BF16 && of->q.dtype != RF_F64;
@@ -184,8 +184,8 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* Computes dk and dv of key j of key/value head g. Both are sums over the queries that see key j,
- * in all query heads that share head g. */
+/* Computes dk and dv of key j of key/value head g. dk and dv are sums over the queries that see key
+ * j, in all query heads that share head g. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;
@@ -225,12 +225,13 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* Number of positions below `end` that a chip stores: all with position % chips == rank. */
+/* Number of positions below `end` that a chip stores. A chip stores the positions with position %
+ * chips == rank. */
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?
  * -> ctx (n,N*H), cache and scale (same tensors). A step may have several rows of one slot, because
- * the kernel writes all rows to the cache first. A row with slot -1 gives zeros. */
+ * the kernel first writes all rows to the cache. A row with slot -1 gets zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);

@@ -1,5 +1,5 @@
 /* attention_latent.c - multi-head latent attention over keys and values, its backward pass, and the
- * same attention over latent rows, of a text or of a cache. The query of a head has P plain and R
+ * same attention over latent rows of a batch or of a cache. The query of a head has P plain and R
  * rotated numbers. A head of kv has the P plain numbers of its key, then the W numbers of its
  * value. The R rotated numbers of a key (`turns`) are the same for all heads. */
 #include "backend/reference/kernels.h"
@@ -141,7 +141,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
           dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
-  /* row `at` is first the query for dq, then the key for dkv and dturns */
+  /* row `at` is the query for dq, and then the key for dkv and dturns */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
       for (int64_t c = 0; c < l.rotated; c++) turns[c] = 0;
@@ -182,14 +182,14 @@ size_t rf_reference_attention_absorbed_workspace(const rf_graph *graph, const rf
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
 }
 
-/* The query of one row and head in latent space, and the softmax over the keys so far. Scoring and
- * generation share this code, so they give the same bits. */
+/* State of one query (row and head) in latent space, with the softmax over the keys so far. Scoring
+ * and generation use this code, so both give the same bits. */
 typedef struct absorbed {
   const latent *l;
   rf_view w;         /* (C,N(P+W)) */
   int64_t size;      /* C */
   double *u, *o;     /* (C) each: the query in latent space, the sum of latent rows */
-  double most, sum;  /* largest score; sum of exp(score - most) */
+  double most, sum;  /* most: largest score. sum: sum of exp(score - most) */
   int64_t row, head; /* of the query */
 } absorbed;
 
@@ -215,8 +215,8 @@ static void absorb(absorbed *a, int64_t row, int64_t head) {
   }
 }
 
-/* Adds one key: its latent row starts at latents[at], its rotated part at turns[turn]. Online
- * softmax: a larger score scales down the running sums. */
+/* Adds one key: its latent row starts at latents[at], its rotated part at turns[turn]. This is an
+ * online softmax: a new largest score scales down the running sums. */
 static void absorb_key(absorbed *a, rf_view latents, int64_t at, rf_view turns, int64_t turn) {
   double s = 0;
   for (int64_t c = 0; c < a->size; c++) s += a->u[c] * load(latents, at + c);

@@ -28,7 +28,7 @@ static int64_t q_at(const part *p, int64_t row, int64_t h) {
 static int64_t ctx_at(const part *p, int64_t row, int64_t h) {
   return (row * p->attr->heads + h) * p->attr->head_dim;
 }
-/* Offset of the key (`which` 0) or value (`which` 1) that query head h reads for row `key`. */
+/* Offset of the key (which = 0) or value (which = 1) of row `key` for query head h. */
 static int64_t kv_at(const part *p, int64_t key, int which, int64_t h) {
   int64_t of = h / (p->attr->heads / p->attr->kv_heads);
   return ((key * 2 + which) * p->attr->kv_heads + of) * p->attr->head_dim;

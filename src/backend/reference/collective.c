@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and offloads to host memory. Most kernels copy
- * x to y, or add x to y if the output accumulates. */
+/* collective.c - collectives in a group of one chip, and copies of tensors to and from host memory.
+ * Most kernels copy x to y, or add x to y if the output accumulates. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static void copy(const rf_call *call) {
   for (int64_t i = 0; i < count; i++) store(y, i, start(call, 0, y, i) + load(x, i));
 }
 
-/* x -> y, which have the same elements */
+/* x -> y; x and y have the same elements */
 void rf_reference_all_gather(const rf_call *call) { copy(call); }
 void rf_reference_reduce_scatter(const rf_call *call) { copy(call); }
 void rf_reference_all_reduce(const rf_call *call) { copy(call); }

@@ -1,6 +1,6 @@
 /* element.h - functions of the reference kernels that load, compute and store elements of any dtype
  * as doubles. A double holds every f32 and bf16 value exactly, and also the product of two such
- * values. The same code thus serves all dtypes. */
+ * values. So one function works for all dtypes. */
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
@@ -11,7 +11,7 @@
 #define RF_UNUSED __attribute__((unused))
 
 typedef struct rf_view {
-  void *data; /* elements of a tensor; NULL: the op lacks this input or output */
+  void *data; /* elements of the tensor; NULL: the op lacks this input or output */
   rf_dtype dtype;
   const rf_tensor *tensor; /* read only if the tensor is a packed matrix */
 } rf_view;
@@ -70,7 +70,7 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   return f;
 }
 
-/* Reads `count` values of w along the summed axis: elements at, at + step, at + 2 step, ... In a
+/* Reads `count` values of w along the summed axis: elements at, at + step, at + 2 * step, ... In a
  * packed matrix, these values belong to one output. */
 RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
   if (w.dtype != RF_PACKED) {
@@ -88,7 +88,7 @@ RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, 
   rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column,
                  first ? column : row, count, values);
 }
-/* Number of values of x that share one scale in a product with the values of w from `at` on. */
+/* Number of values of x with a common scale in a product with the values of w from `at` on. */
 RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   if (w.dtype != RF_PACKED) return RF_FAST_BLOCK;
   const rf_panels *panels = &w.tensor->panels;
@@ -99,8 +99,8 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
 
 /* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast). A
  * block of x becomes a scale, max|x| / 127, and integers, round(x / scale), ties to even. If 127 /
- * max|x| overflows, the scale counts as 0. A NaN or infinity makes the sum NaN. If w is int8, x is
- * rounded to 16 bits: a block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
+ * max|x| overflows, the scale is 0. A NaN or infinity makes the sum NaN. If w is int8, x is rounded
+ * to 16 bits: a block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
                                     int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
@@ -140,7 +140,7 @@ RF_UNUSED static double exact_mul(bool wide, double a, double b) {
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
-/* Number of the `bound` rows of a tensor that this run uses. */
+/* Number of rows that this run uses of a tensor with `bound` rows. */
 RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
   return rf_rows_of_pass(call->graph, bound, call->run->rows);
 }
@@ -166,8 +166,8 @@ RF_UNUSED static double gelu_slope(double u) {
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
 }
 
-/* capped is cap tanh(x / cap), or x if cap is 0. cap_slope is the derivative of `capped`, computed
- * from the result of `capped`. */
+/* capped returns cap tanh(x / cap), or x if cap is 0. cap_slope computes the derivative of capped
+ * from the result of capped. */
 RF_UNUSED static double capped(float cap, double x) {
   return cap > 0 ? (double)cap * tanh(x / (double)cap) : x;
 }
@@ -175,8 +175,8 @@ RF_UNUSED static double cap_slope(float cap, double value) {
   return cap > 0 ? 1.0 - value / (double)cap * (value / (double)cap) : 1.0;
 }
 
-/* Dropout of x at (row, channel): either 0 or x times 1/(1-p). No mask is stored. Each use draws
- * the same random number again. */
+/* Dropout of x at (row, channel): either 0 or x times 1/(1-p). No mask is stored. Every call for
+ * the same (row, channel) draws the same random number. */
 RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
   const rf_attr_dropout *attr = &call->op->attr.dropout;
   const rf_run_inputs *run = call->run;

@@ -1,7 +1,7 @@
 /* elementwise.c - activations, sums and dropout. */
 #include "backend/reference/kernels.h"
 
-/* Number of elements in the rows of a tensor that this run uses. The first axis counts rows. */
+/* Number of elements in those rows of a tensor that this run uses. The first axis counts rows. */
 static int64_t elements(const rf_call *call, const rf_tensor *tensor) {
   return rf_tensor_count(tensor) / tensor->shape[0] * rows_in_use(call, tensor->shape[0]);
 }
@@ -85,7 +85,8 @@ void rf_reference_add_dropout(const rf_call *call) {
     }
 }
 
-/* x (n,D) -> y (n,D) = drop(x): dropout before adapters. Its backward pass is the same function. */
+/* x (n,D) -> y (n,D) = drop(x): dropout before adapters. The backward pass of dropout is the same
+ * function. */
 void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];

@@ -43,7 +43,7 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   return attr->router.sigmoid ? first + second : first;
 }
 
-/* True if the group of expert e is one of the `groups_used` best groups. Of two equal groups, the
+/* True if the group of expert e is among the `groups_used` best groups. Among equal groups, the
  * group with the lower index is better. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
   const rf_router *router = &call->op->attr.experts.router;
@@ -155,12 +155,12 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
     }
 }
 
-/* Number of runs of consecutive rows. Run r has rows of expert r % experts. */
+/* Number of runs of consecutive rows. Run r belongs to expert r % experts. */
 static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }
 
-/* Multiplies each row by the weights (K,N) of its expert: x w, or dy w^T if `back`. */
+/* Multiplies each row by the weights w (K,N) of its expert: computes x w, or dy w^T if `back`. */
 static void expert_products(const rf_call *call, bool back) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   rf_view a = in_view(call, 0), w = in_view(call, 1), out = out_view(call, 0);

@@ -7,7 +7,8 @@
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
-  /* this chip's part of the vocabulary: first token, and number of tokens without padding */
+  /* this chip's part of the vocabulary: its first token, and its number of tokens without
+   * padding */
   int64_t first, words;
   bool transpose, wide, fast;
   float cap, temperature; /* temperature 0: 1 */
@@ -50,7 +51,7 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return rounded(of->wide ? RF_F64 : RF_F32, sum / (double)of->temperature);
 }
 
-/* Derivative of a logit by the sum of products, from the logit. */
+/* Derivative of a logit with respect to its sum of products, computed from the logit. */
 static double logit_slope(const head *of, double z) {
   double by = of->temperature > 0 ? (double)of->temperature : 1;
   return cap_slope(of->cap, z * by) / by;
@@ -185,7 +186,7 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
 }
 
 /* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the results of head_loss, then of
- * head_loss_bwd. In between, lse is rounded to its dtype. */
+ * head_loss_bwd. Between the two ops, lse is rounded to its dtype. */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;

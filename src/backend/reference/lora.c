@@ -1,4 +1,5 @@
-/* lora.c - the LoRA adapters of a linear layer. Each adapter (part) adds to a range of columns. */
+/* lora.c - the LoRA adapters of a linear layer. Each part of an adapter adds to its own range of
+ * columns. */
 #include "backend/reference/kernels.h"
 
 /* u (M,N), h (M,P r), b (r,S) -> y (M,N) */
@@ -53,7 +54,7 @@ void rf_reference_lora_bwd(const rf_call *call) {
     }
 }
 
-/* One row of lora_slots: part p of the adapter in slot `slot`. */
+/* Computes one row of lora_slots for part p of the adapter in slot `slot`. */
 static void add_part(const rf_call *call, int64_t m, int64_t slot, int p) {
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
   rf_view u = in_view(call, 0), x = in_view(call, 1), a = in_view(call, 2), b = in_view(call, 3),

@@ -1,6 +1,7 @@
 /* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in
- * ascending order of the summed index. For f64, it is a sum in double. Every other kernel must give
- * bit-identical results, except products of bf16 with tiles (backend/cpu/gemm.h). */
+ * ascending order of the summed index. For f64, an output element is a sum in double. Every other
+ * kernel must give bit-identical results, except products of bf16 with tiles
+ * (backend/cpu/gemm.h). */
 #include "backend/reference/kernels.h"
 
 static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inner, int64_t columns) {

@@ -42,7 +42,7 @@ static void backward(const rf_call *call, bool centered) {
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   int64_t step = centered ? 2 : 1;
   double offset = (double)call->op->attr.norm.offset;
-  /* computes the gradients of the parameters first, because dx may overwrite x or dy */
+  /* the gradients of the parameters come first, because dx may overwrite x or dy */
   for (int64_t d = 0; d < width; d++) {
     double gain_sum = dgain.data ? start(call, 1, dgain, d) : 0,
            bias_sum = dbias.data ? start(call, 2, dbias, d) : 0;

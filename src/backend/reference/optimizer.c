@@ -14,7 +14,7 @@ static double chunk_sum(const rf_call *call, int64_t from) {
   return sum;
 }
 
-/* grad -> sums (P): writes the sum of squares to element `element`. Sums each chunk of 4096
+/* grad -> sums (P). Writes the sum of squares to element `element`. Sums each chunk of 4096
  * elements, then adds the sums of the chunks in order. */
 void rf_reference_norm_sq(const rf_call *call) {
   rf_view sums = out_view(call, 0);

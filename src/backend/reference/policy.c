@@ -1,12 +1,12 @@
 /* policy.c - losses of a policy and of pairs of answers, with their gradients. The sums of a
- * segment run over its counted rows: rows with a label and a weight other than 0. */
+ * segment run over its counted rows. A counted row has a label and a weight other than 0. */
 #include "backend/reference/kernels.h"
 
 static bool counts(const int32_t *labels, rf_view weights, int64_t r) {
   return labels[r] >= 0 && load(weights, r) != 0;
 }
 
-/* Writes zeros to all outputs, which rows that do not count keep. */
+/* Writes zeros to all outputs. Rows that do not count keep these zeros. */
 static void clear(const rf_call *call, int64_t rows) {
   for (int i = 0; i < call->op->output_count; i++)
     for (int64_t r = 0; r < rows && call->out[i]; r++) store(out_view(call, i), r, 0);
@@ -21,8 +21,8 @@ typedef struct policy {
   double scale; /* loss_scale */
 } policy;
 
-/* The loss of a row, its derivative by the logarithm of the ratio, and its derivative by logp with
- * a constant ratio. */
+/* The loss of a row, and two derivatives of the loss: with respect to the logarithm of the ratio,
+ * and with respect to logp at a constant ratio. */
 typedef struct row_loss {
   double loss, by_ratio, by_logp;
 } row_loss;
@@ -102,8 +102,8 @@ void rf_reference_policy_loss(const rf_call *call) {
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
 typedef struct answer {
-  int64_t begin, end, count, first; /* first: the first counted row */
-  double score, each;               /* each: derivative of the score by logp of a counted row */
+  int64_t begin, end, count, first; /* first: index of the first counted row */
+  double score, each;               /* each: derivative of the score with respect to logp of a counted row */
 } answer;
 
 typedef struct pairs {
@@ -130,7 +130,8 @@ static answer answer_of(const pairs *p, int64_t segment) {
 /* log(1 + exp(x)), which is -log(sigmoid(-x)) */
 static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
 
-/* Returns the loss of a pair whose scores differ by h, and its derivative by h. */
+/* Returns the loss of a pair whose scores differ by h, and the derivative of this loss with respect
+ * to h. */
 static double pair_loss_of(const rf_attr_pairs *attr, double h, double *slope) {
   double beta = (double)attr->beta, e = (double)attr->smoothing;
   if (attr->kind == RF_PAIRS_IPO) {

@@ -1,4 +1,5 @@
-/* reference.h - the table of the reference kernels: one for every op, any dtype and any shape. */
+/* reference.h - the table of the reference kernels. It has one kernel for every op, which accepts
+ * any dtype and any shape. */
 #ifndef RF_BACKEND_REFERENCE_H
 #define RF_BACKEND_REFERENCE_H
 

@@ -1,6 +1,7 @@
 /* rope.c - rotary positions. In each query and key head, pair i of elements is rotated by the angle
- * position times frequency i. With R = rope.dim, pair i is elements i and i + R/2 of the head. With
- * rope.tail, pair i is elements 2i and 2i + 1 of the last R elements of the head. */
+ * (position * frequency i). With R = rope.dim, pair i consists of elements i and i + R/2 of the
+ * head. With rope.tail, pair i consists of elements 2i and 2i + 1 of the last R elements of the
+ * head. */
 #include "backend/reference/kernels.h"
 
 /* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated. The backward pass uses `inverse`. */

@@ -1,10 +1,10 @@
-/* sample.c - chooses one token from each row of logits. Finds every next token in descending order
- * by reading the whole row again. */
+/* sample.c - chooses one token from each row of logits. To find the next token in descending order,
+ * this kernel reads the whole row again. */
 #include "backend/reference/kernels.h"
 
 typedef struct row {
   rf_view logits;
-  int64_t first, vocab; /* number of the row's first logit; tokens */
+  int64_t first, vocab; /* index of the row's first logit; number of tokens */
   const int32_t *barred;
   int64_t barred_count;
   double most, temperature;
@@ -17,8 +17,8 @@ static double logit(const row *r, int64_t v) {
 }
 static double weight(const row *r, int64_t v) { return exp((logit(r, v) - r->most) / r->temperature); }
 
-/* The token after token `last` in descending order, the lower id first among equals; -1: the first
- * one. */
+/* The token after token `last` in descending order of logits. Among equal logits, the lower id
+ * comes first. last = -1: returns the first token. */
 static int64_t next(const row *r, int64_t last) {
   double before = last < 0 ? INFINITY : logit(r, last), largest = -INFINITY;
   int64_t at = -1;

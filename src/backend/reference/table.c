@@ -1,4 +1,4 @@
-/* table.c - the kernel table: one kernel for each op. Each accepts every dtype and shape. */
+/* table.c - the kernel table: one kernel for each op. Each kernel accepts every dtype and shape. */
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
 

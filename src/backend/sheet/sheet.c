@@ -5,9 +5,9 @@
 #include "machine/isa.h"
 #include "machine/tiles.h"
 
-/* As on the CPU, a training step computes logits for one block of rows (a panel) at a time. With
- * 256 rows, the product has about 250 FLOPs per byte of the table, so that reading the table does
- * not limit its speed. */
+/* As on the CPU, a training step computes the logits of one block of rows (a panel), then those of
+ * the next block. With 256 rows, the product has about 250 FLOPs per byte of the table, so reading
+ * the table does not limit the speed of the product. */
 enum { PANEL_BYTES = 64 << 20, PANEL_MIN_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, rf_tiling by) {
@@ -25,13 +25,13 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, rf_tiling by) {
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  /* if dQ is f32, the output itself holds the sums */
+  /* if dQ is f32, the output itself is the array of sums */
   int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes it, and the
- * second reads it. */
+/* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes this
+ * gradient, and the second matmul reads it. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
@@ -47,8 +47,8 @@ static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *r
   return (size_t)rf_tiled_bytes((int)rf_dtype_bits(rows->dtype), 4, dims);
 }
 
-/* Bytes of the largest f32 array of scores: one block of all sequences and heads. 0: the blocks are
- * a loop. */
+/* Bytes of the largest f32 array of scores, for one block of all sequences and heads; 0 if the
+ * program has a loop over blocks. */
 static size_t block_of_scores(const rf_graph *graph, const rf_op *op) {
   int64_t n = graph->tensor[op->input[0]].shape[0], seq = rf_attend_tokens(graph, n, 1),
           block = rf_attend_block(seq, 0);
@@ -62,14 +62,15 @@ static size_t attention_blocks(const rf_graph *graph, const rf_op *op, rf_tiling
   return by_head(graph, op, &graph->tensor[op->input[0]]) + block_of_scores(graph, op);
 }
 
-/* The copies include the gradient of the result. A loop over blocks adds to the sums of dQ. */
+/* The copies include a copy of the gradient of the result. A loop over blocks adds to the sums of
+ * dQ. */
 static size_t attention_blocks_bwd(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   size_t scores = block_of_scores(graph, op);
   return by_head(graph, op, &graph->tensor[op->input[0]]) + by_head(graph, op, &graph->tensor[op->input[3]]) +
          (scores ? scores : attention_sums(graph, op, by));
 }
 
-/* The result is another array than the operand, so that both exist for a time. */
+/* Operand and result are two arrays, which exist at the same time for a while. */
 static size_t operand_of(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   const rf_tensor *of = &graph->tensor[op->input[0]];

@@ -13,7 +13,7 @@
 #include "backend/xla/client_parts.h"
 #include "base/file.h"
 
-/* The type of PJRT (PJRT_Buffer_Type) for each dtype. 0: arrays of this dtype stay on the host. */
+/* The PJRT_Buffer_Type of each dtype. 0: arrays of this dtype stay on the host. */
 static const int32_t TYPE[RF_XLA_DTYPES] = {
     [RF_F32] = 11, [RF_BF16] = 13,    [RF_F16] = 10,     [RF_F64] = 12, [RF_I32] = 4,     [RF_I8] = 2,
     [RF_U8] = 6,   [RF_F8_E4M3] = 17, [RF_F8_E5M2] = 16, [RF_I64] = 5,  [RF_XLA_U32] = 8, [RF_XLA_U16] = 7,
@@ -132,7 +132,7 @@ static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *setti
 
 rf_status rf_xla_open(const rf_xla_settings *settings, rf_xla_client **out, rf_error *error) {
   int file = -1;
-  /* dlopen would search the system's folders for a name without a slash. */
+  /* If a name has no slash, dlopen searches the folders of the system. */
   char *path = realpath(settings->plugin, NULL);
   if (!path)
     return RF_FAIL(error, RAFTER_INVALID,
@@ -217,8 +217,8 @@ static rf_status compile(rf_xla_client *client, const rf_xla_compile *of, void *
   return rf_xla_ask_for(client, &message, program, sizeof *program, error);
 }
 
-/* Loads a program from the cache. If it has to be compiled, returns RAFTER_OK and *found stays
- * false. */
+/* Loads a program from the cache. If the program is not in the cache, returns RAFTER_OK and *found
+ * stays false. */
 static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const char *path,
                       rf_wire_program *made, bool *found, rf_error *error) {
   void *data = NULL;
@@ -239,14 +239,14 @@ static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const cha
     status = rf_xla_ask_for(client, &message, made, sizeof *made, &refused);
     *found = status == RAFTER_OK && made->replicas == of->replicas / client->hosts &&
              made->results == stored.results;
-    if (*found) { /* a program that was loaded may not know its statistics */
+    if (*found) { /* a loaded program may not know its statistics */
       stored.program = made->program;
       *made = stored;
     } else if (status != RAFTER_INTERRUPTED) {
       unlink(path);
     }
-    /* The next run compiles the program again, because the file that ended the plugin has been
-     * removed. */
+    /* This function has removed the file that made the plugin end, so the next run compiles the
+     * program again. */
     if (status != RAFTER_OK && (client->lost || status == RAFTER_INTERRUPTED)) *error = refused;
     else status = RAFTER_OK;
   }
@@ -254,7 +254,7 @@ static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const cha
   return status;
 }
 
-/* Stores a compiled program, if the plugin can. */
+/* Stores a compiled program, if the plugin can do so. */
 static void store(rf_xla_client *client, const rf_xla_compile *of, const char *path,
                   const rf_wire_program *made) {
   const void *answer = NULL;

@@ -1,24 +1,24 @@
-/* client.h - one PJRT plugin in a child process. The child (src/pjrt_host) loads the plugin, so a
- * plugin that calls abort() ends the child, and the caller gets an error. Large data passes through
- * shared memory. All functions may be called from any thread; calls are served one after the other.
- * After RAFTER_FAILED with `lost` set, the client can only be closed. */
+/* client.h - one PJRT plugin in a child process. The child (src/pjrt_host) loads the plugin. If the
+ * plugin calls abort(), only the child ends, and the caller gets an error. Large data passes
+ * through shared memory. Any thread may call these functions. The child serves one call after the
+ * other. After RAFTER_FAILED with `lost` set, the caller can only close the client. */
 #ifndef RF_XLA_CLIENT_H
 #define RF_XLA_CLIENT_H
 
 #include "base/base.h"
 
 typedef struct rf_xla_client rf_xla_client;
-typedef int64_t rf_xla_id; /* a buffer or a program in the child; 0: none */
+typedef int64_t rf_xla_id; /* number of a buffer or a program in the child; 0: none */
 
 /* An option of the plugin's client or topology, such as cpu_device_count. */
 typedef struct rf_xla_option {
   const char *name;
-  const char *text; /* NULL: the option is the number */
+  const char *text; /* value of the option as a text; NULL: the value is `number` */
   int64_t number;
 } rf_xla_option;
 
-/* The hosts of a run. Each has its own process and its own client. Host 0 serves the store in which
- * the hosts find each other. */
+/* The hosts of a run. Each host has its own process and its own client. Host 0 serves the store in
+ * which the hosts find each other. */
 typedef struct rf_xla_hosts {
   int host, hosts;     /* number of this host, and number of hosts; hosts <= 1: this is the only host */
   const char *address; /* address of host 0; NULL with one host */
@@ -31,28 +31,32 @@ typedef struct rf_xla_settings {
   const rf_xla_option *option;
   int options;
   rf_xla_hosts hosts;
-  /* If *stop becomes not 0, rf_xla_open and rf_xla_program end with RAFTER_INTERRUPTED within 1 s.
-   * The other calls continue, so that a trainer can still fetch the weights and save them. */
+  /* A value other than 0 in *stop ends rf_xla_open and rf_xla_program with RAFTER_INTERRUPTED
+   * within 1 s. All other calls continue, so that a trainer can still fetch the weights and save
+   * them. */
   const volatile int *stop;
-  /* For progress lines; may be NULL. Called about ten times a second while rf_xla_open or
-   * rf_xla_program waits. `seconds`: time since the call began. The function must not call the
-   * client. */
+  /* Prints progress; may be NULL. The client calls this function about ten times a second while
+   * rf_xla_open or rf_xla_program waits. `seconds` is the time since the call began. The function
+   * must not call the client. */
   void (*waiting)(void *context, double seconds);
   void *context;
 } rf_xla_settings;
 
 typedef struct rf_xla_facts {
   int api_major, api_minor;
-  char platform[64], version[128]; /* as the plugin names them: "cpu", "tpu", "cuda" */
-  int devices;                     /* devices of this host (each has as many); 0 with compile_only */
-  char kind[64];                   /* kind of the first device */
-  int64_t memory_bytes;            /* memory of the first device; 0: unknown */
+  char platform[64], version[128]; /* names that the plugin gives; platform is "cpu", "tpu" or "cuda" */
+  /* number of devices of this host, the same on every host; 0 with compile_only */
+  int devices;
+  char kind[64];        /* kind of the first device */
+  int64_t memory_bytes; /* memory of the first device; 0: unknown */
   bool has_topologies, has_memory_stats, has_cost, has_profiler;
-  int stablehlo[3], stablehlo_oldest[3]; /* versions that the plugin reads; 0.0.0: not reported */
+  /* newest and oldest version that the plugin reads; 0.0.0: not reported */
+  int stablehlo[3], stablehlo_oldest[3];
 } rf_xla_facts;
 
-/* Starts the child and loads the plugin. RAFTER_INVALID: no such file, no plugin, API version not
- * supported (expected 0.81 or newer, major 0). RAFTER_FAILED: the plugin failed. */
+/* Starts the child and loads the plugin. Returns RAFTER_INVALID if the file does not exist, is not
+ * a plugin, or has an API version that is not supported (expected 0.81 or newer, major 0).
+ * RAFTER_FAILED: the plugin failed. */
 rf_status rf_xla_open(const rf_xla_settings *settings, rf_xla_client **client, rf_error *error);
 void rf_xla_close(rf_xla_client *client);
 const rf_xla_facts *rf_xla_facts_of(const rf_xla_client *client);
@@ -63,35 +67,38 @@ bool rf_xla_lost(const rf_xla_client *client); /* the child has died */
 typedef struct rf_xla_stats {
   int64_t argument, output, alias, temporary, code, total;
   double flops, bytes_accessed; /* -1: not reported */
-  double seconds;               /* time of the compilation; 0 if it came from the cache */
+  double seconds;               /* time of the compilation; 0 if the program came from the cache */
   bool cached;
 } rf_xla_stats;
 
 typedef struct rf_xla_compile {
   const char *text; /* StableHLO module */
   size_t bytes;
-  /* Devices that run the program, the same number on each host; partitions are always 1. Replicas
-   * are numbered host by host. */
+  /* Number of devices that run the program. Each host has the same number of these devices.
+   * Replicas are numbered host by host. A program has one partition. */
   int replicas;
-  const char *topology; /* "v5e:2x2": compile without devices, and only return the statistics; NULL */
-  /* The devices of the topology in the plugin's own format, for plugins that know no topology by
-   * name; otherwise NULL. A plugin for CUDA reads a GpuTargetConfigProto as text. */
+  /* such as "v5e:2x2": compiles without devices, and only returns statistics; NULL: compiles for the
+   * devices */
+  const char *topology;
+  /* The devices of the topology in the plugin's own format, or NULL if the plugin knows the
+   * topology by name. A plugin for CUDA reads a GpuTargetConfigProto as text. */
   const char *target;
   const char *flags; /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
-  const char *cache; /* folder of the compile cache; NULL: none. Programs of several hosts are not kept */
+  const char *cache; /* folder of the compile cache; NULL: none. The cache keeps only programs of one host */
 } rf_xla_compile;
 /* Compiles a program. With a topology, *program is 0. RAFTER_NO_FIT: the program does not fit the
  * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
 rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla_id *program,
                          rf_xla_stats *stats, rf_error *error);
 /* The compiler's optimized program, a serialized HloModuleProto, often with its configuration.
- * rf_xla_program_save writes it to `path`; rf_xla_program_bytes returns malloc'ed memory. */
+ * rf_xla_program_save writes the program to `path`. rf_xla_program_bytes returns the program in
+ * malloc'ed memory. */
 rf_status rf_xla_program_save(rf_xla_client *client, rf_xla_id program, const char *path, rf_error *error);
 rf_status rf_xla_program_bytes(rf_xla_client *client, rf_xla_id program, char **data, size_t *bytes,
                                rf_error *error);
 
 enum { RF_XLA_RANK = 6 };
-/* Further types of arrays, after those of rf_dtype. */
+/* Types of arrays that rf_dtype does not have. */
 enum { RF_XLA_U32 = RF_DTYPES, RF_XLA_U16, RF_XLA_DTYPES };
 typedef struct rf_xla_shape {
   int dtype; /* rf_dtype (f64, f32, bf16, i32, i8, u8), RF_XLA_U32 or RF_XLA_U16 */
@@ -100,7 +107,7 @@ typedef struct rf_xla_shape {
 } rf_xla_shape;
 int64_t rf_xla_shape_bytes(const rf_xla_shape *shape);
 
-/* Host memory that the child can read and write too. The pointer is aligned to 64 bytes. */
+/* Host memory that the child can also read and write. The pointer is aligned to 64 bytes. */
 typedef struct rf_xla_shared {
   void *data;
   int64_t bytes;
@@ -118,13 +125,13 @@ rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_share
 void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count);
 void rf_xla_program_free(rf_xla_client *client, rf_xla_id program);
 
-/* One execution. One message has all data of a call. Small arguments that change with each call are
- * read from shared memory. Results that the host wants are written to shared memory. Lists are
- * device-major: element [d * count + i] is for device d. */
+/* One execution. One message has all data of a call. The child reads small arguments that change
+ * with each call from shared memory. It writes results that the host wants to shared memory. Lists
+ * are in device-major order: element [d * count + i] is for device d. */
 typedef struct rf_xla_argument {
   rf_xla_id buffer; /* 0: the array is at `at` in `shared` */
   int64_t at;
-  rf_xla_shape shape; /* of an array in `shared` */
+  rf_xla_shape shape; /* shape of the array, if the array is in `shared` */
 } rf_xla_argument;
 typedef struct rf_xla_result {
   bool keep;        /* true: `buffer` gets the id of the result's buffer */
@@ -140,14 +147,15 @@ typedef struct rf_xla_call {
   rf_xla_result *result;           /* (devices * results) */
   const rf_xla_shared *shared;
 } rf_xla_call;
-/* Runs a program and waits for it. Donated arguments' buffers are freed in the child. `donated` has
+/* Runs a program and waits for it. The child frees the buffers of donated arguments. `donated` has
  * one flag for each argument. */
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                          rf_error *error);
 
 /* The plugin's profiler records what the devices do from begin to end. One profile can be recorded
- * at a time. *data gets malloc'ed memory with an XSpace of XLA (profile.h). RAFTER_FAILED: the
- * plugin has no profiler (rf_xla_facts), or it failed; nothing is recorded then. */
+ * at a time. *data gets malloc'ed memory with an XSpace of XLA (profile.h). Returns RAFTER_FAILED
+ * if the plugin has no profiler (rf_xla_facts), or if the profiler failed. Then nothing is
+ * recorded. */
 rf_status rf_xla_profile_begin(rf_xla_client *client, rf_error *error);
 rf_status rf_xla_profile_end(rf_xla_client *client, char **data, size_t *bytes, rf_error *error);
 
@@ -160,7 +168,7 @@ rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t by
 typedef struct rf_xla_times {
   int64_t calls;
   double seconds;       /* in rf_xla_execute */
-  double child_seconds; /* part of these seconds that the child needs, for transfers and the plugin */
+  double child_seconds; /* part of `seconds` that the child needs for transfers and the plugin */
 } rf_xla_times;
 rf_xla_times rf_xla_times_of(const rf_xla_client *client);
 

@@ -17,8 +17,8 @@
 #define CACHE_END ".xla"
 #define CACHE_MOST ((int64_t)4 << 30) /* bytes of all files of a folder */
 
-/* A file is this head and the plugin's bytes of the program. The file of a topology has no such
- * bytes. */
+/* A file consists of this head and the program in the plugin's format. The file of a topology has
+ * only the head. */
 typedef struct cache_head {
   char magic[8];
   uint64_t bytes;
@@ -48,7 +48,7 @@ static void add_text(XXH3_state_t *state, const char *text) {
 }
 
 /* Adds the line with the features of this CPU, because a program that was compiled for one CPU may
- * not run on another. */
+ * not run on another CPU. */
 static void add_features(XXH3_state_t *state) {
   char line[8192] = "";
   FILE *file = fopen("/proc/cpuinfo", "r");
@@ -120,7 +120,7 @@ static int compare_used(const void *a, const void *b) {
   return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* Removes the files that were not used for the longest time, until the rest has `most` bytes. */
+/* Removes the least recently used files until the other files have at most `most` bytes. */
 void rf_xla_cache_trim(const char *folder, int64_t most) {
   entry *list = NULL;
   size_t count = 0, room = 0;

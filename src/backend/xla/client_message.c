@@ -18,13 +18,13 @@ static outcome wait_ready(const rf_xla_client *client, short events, bool stoppa
     struct pollfd socket = {.fd = client->socket, .events = events};
     int ready = poll(&socket, 1, stoppable ? TICK_MS : -1);
     if (stoppable && rf_flag_is_set(client->stop)) return STOPPED;
-    if (ready > 0) return READY; /* also at the end of the socket, which the next call finds */
+    if (ready > 0) return READY; /* the socket is also ready at its end, which the next call reports */
     if (stoppable && client->waiting && !ready) client->waiting(client->context, rf_now_seconds() - begin);
     if (ready < 0 && errno != EINTR) return ENDED;
   }
 }
 
-/* Sends all parts. `descriptor` goes with the first byte. */
+/* Sends all parts. The first byte carries the file descriptor `descriptor`. */
 static outcome send_parts(const rf_xla_client *client, struct iovec *part, int parts, int descriptor,
                           bool stoppable) {
   union {

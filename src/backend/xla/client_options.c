@@ -1,5 +1,5 @@
-/* client_options.c - see client_parts.h: encodes a CompileOptionsProto of XLA by hand. Fields are
- * those of xla/pjrt/proto/compile_options.proto and xla/xla_data.proto. */
+/* client_options.c - see client_parts.h: encodes a CompileOptionsProto of XLA by hand. The fields
+ * are from xla/pjrt/proto/compile_options.proto and xla/xla_data.proto. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +75,8 @@ static void put_assignment(bytes *to, int replicas, const int32_t *device) {
   put_message(to, BUILD_ASSIGNMENT, &assignment);
 }
 
-/* If the value of a flag can be read as a bool, an integer or a number, it has this type. Otherwise
- * it is a text. */
+/* A flag has the first type that its text fits: bool, integer, number or text. Otherwise it is a
+ * text. */
 static void put_value(bytes *to, const char *text, size_t count) {
   char copy[512], *end = NULL;
   if (count == 4 && !memcmp(text, "true", 4)) {
@@ -125,7 +125,7 @@ static rf_status put_flags(bytes *to, const char *flags, rf_error *error) {
                      "XLA flag '%.*s': no name", (int)(end - at), at);
     bytes entry = {0}, value = {0};
     put_block(&entry, ENTRY_KEY, name, name_bytes);
-    /* as in XLA, a flag without a value is true */
+    /* a flag without a value is true, as in XLA */
     if (equals) put_value(&value, equals + 1, (size_t)(end - equals - 1));
     else put_value(&value, "true", 4);
     put_message(&entry, ENTRY_VALUE, &value);

@@ -1,4 +1,5 @@
-/* client_parts.h - what the files of the client share: the child process and messages to it. */
+/* client_parts.h - declarations that the files of the client share: the child process, and messages
+ * to the child. */
 #ifndef RF_XLA_CLIENT_PARTS_H
 #define RF_XLA_CLIENT_PARTS_H
 
@@ -16,16 +17,16 @@ struct rf_xla_client {
   int log; /* a file in memory with the child's stderr */
   bool compile_only, lost;
   bool stores;   /* programs can be stored */
-  char end[512]; /* how the child ended, once it is lost */
+  char end[512]; /* reason of the child's end, if the child is lost */
   char *plugin;
   const volatile int *stop;
   void (*waiting)(void *context, double seconds);
   void *context;
-  void *settings; /* options in the form in which they are sent, for the key of the cache */
+  void *settings; /* encoded options, as they are sent; a part of the key of the cache */
   size_t settings_bytes;
   rf_xla_facts facts;
   int host, hosts;    /* hosts >= 1 */
-  int32_t *device_id; /* (hosts * facts.devices): devices of host 0, then of host 1, and so on */
+  int32_t *device_id; /* (hosts * facts.devices) ids of the devices, host by host */
   bool shared[RF_WIRE_SHARED];
   rf_xla_times times;
   int64_t spin_ns; /* rf_wire_spin_ns */
@@ -33,9 +34,10 @@ struct rf_xla_client {
   size_t answer_room;
 };
 
-/* client_process.c: starts the child, and gets the reason of its end. */
+/* client_process.c: starts the child, and finds out why the child ended. */
 rf_status rf_xla_start(rf_xla_client *client, rf_error *error);
-/* Ends the child (asks first if `ask`), waits for it and fills `end`. */
+/* Ends the child, waits for its end, and fills client->end. If `ask`, first asks the child to
+ * end. */
 void rf_xla_end(rf_xla_client *client, bool ask);
 
 /* client_message.c: sends a request and waits for the answer. The caller has the lock. */
@@ -45,14 +47,15 @@ typedef struct rf_xla_message {
   struct iovec part[6]; /* the body's parts */
   int parts;
   int descriptor; /* file descriptor that is sent with the request; 0: none */
-  bool stoppable; /* ends when the caller asks to stop, with the child */
+  bool stoppable; /* true: if the caller asks to stop, the call and the child end */
 } rf_xla_message;
-/* *answer gets the body, which is valid until the next request. A failure of the plugin becomes the
- * function's error: RAFTER_NO_FIT if memory was exhausted, otherwise RAFTER_FAILED. */
+/* *answer gets the body of the answer, which is valid until the next request. If the plugin fails,
+ * returns RAFTER_NO_FIT if memory was exhausted, otherwise RAFTER_FAILED. */
 rf_status rf_xla_ask(rf_xla_client *client, const rf_xla_message *message, const void **answer, size_t *bytes,
                      rf_error *error);
 
-/* The same, under the client's lock. Copies the answer, which must have `size` bytes, to `to`. */
+/* Takes the client's lock, then does the same. Copies the answer, which must have `size` bytes, to
+ * `to`. */
 rf_status rf_xla_ask_for(rf_xla_client *client, const rf_xla_message *message, void *to, size_t size,
                          rf_error *error);
 
@@ -60,12 +63,13 @@ rf_status rf_xla_ask_for(rf_xla_client *client, const rf_xla_message *message, v
 rf_status rf_xla_options(int replicas, const int32_t *device, const char *flags, void **options,
                          size_t *bytes, rf_error *error);
 
-/* client_hosts.c: checks the number of replicas, and encodes the options with their devices. */
+/* client_hosts.c: checks the number of replicas, and encodes the options with the devices of the
+ * replicas. */
 rf_status rf_xla_compile_options(const rf_xla_client *client, const rf_xla_compile *of, void **options,
                                  size_t *bytes, rf_error *error);
 
-/* client_cache.c: compiled programs in a folder. If a file cannot be written, the next run
- * compiles again. */
+/* client_cache.c: compiled programs in a folder. If a file cannot be written, the next run compiles
+ * the program again. */
 void rf_xla_cache_path(const rf_xla_client *client, const rf_xla_compile *of, const void *options,
                        size_t options_bytes, char *path, size_t size);
 /* Returns false if the file is missing, short or changed. *data gets malloc'ed memory. */

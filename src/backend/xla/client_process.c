@@ -31,8 +31,8 @@ static bool next_to(const char *file, const char *name, char *path, size_t size)
   return length > 0 && (size_t)length < size && !access(path, X_OK);
 }
 
-/* Finds the program: named by the user, next to the running program, next to this library, or
- * installed. */
+/* Finds the program: the file that the user named, a file next to the running program or next to
+ * this library, or an installed file. */
 static rf_status find_program(char *path, size_t size, rf_error *error) {
   const char *named = getenv("RAFTER_PJRT_HOST");
   if (named && *named) {
@@ -69,14 +69,15 @@ static bool has_tpu(void) {
   return found;
 }
 
-/* The environment of the child: ours and defaults of variables that are not set. */
+/* The environment of the child: our environment, and defaults for variables that are not set. */
 static char **child_environment(bool compile_only) {
   static const struct {
     const char *name, *setting;
     bool without_tpu;
   } DEFAULT[] = {
       {"TF_CPP_MIN_LOG_LEVEL", "TF_CPP_MIN_LOG_LEVEL=2", false},
-      /* without these, libtpu asks the cloud's server for minutes, and one process can load it */
+      /* without these variables, libtpu asks the server of the cloud for minutes, and only one
+       * process can load libtpu */
       {"TPU_SKIP_MDS_QUERY", "TPU_SKIP_MDS_QUERY=1", true},
       {"ALLOW_MULTIPLE_LIBTPU_LOAD", "ALLOW_MULTIPLE_LIBTPU_LOAD=1", true},
   };
@@ -125,8 +126,8 @@ rf_status rf_xla_start(rf_xla_client *client, rf_error *error) {
   client->log = memfd_create("rafter-pjrt-log", MFD_CLOEXEC);
   if (client->log >= 0) fcntl(client->log, F_SETFL, O_APPEND);
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) failed = errno;
-  /* Moves the descriptor above the numbers that dup2 writes to, because the child's end must not be
-   * a standard descriptor. */
+  /* Moves the descriptor above all numbers that dup2 overwrites. So the child's end of the socket
+   * is not a standard descriptor. */
   if (pair[1] >= 0) far = fcntl(pair[1], F_DUPFD_CLOEXEC, RF_WIRE_SOCKET + 1);
   int log = client->log >= 0 ? fcntl(client->log, F_DUPFD_CLOEXEC, RF_WIRE_SOCKET + 1) : -1;
   if (environment && far >= 0 && log >= 0)
@@ -141,8 +142,9 @@ rf_status rf_xla_start(rf_xla_client *client, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: cannot start this program: %s", path, strerror(failed));
 }
 
-/* Copies the end of the child's stderr, as one line: its last line if `last`. Otherwise starts at
- * the line of a failed check, if there is one, since a plugin prints a stack trace after it. */
+/* Copies the end of the child's stderr as one line. If `last`, copies only the last line. Otherwise
+ * starts at the line of a failed check, if there is such a line, because a plugin prints a stack
+ * trace after this line. */
 static void read_log(const rf_xla_client *client, bool last, char *text, size_t size) {
   char log[16384];
   off_t bytes = lseek(client->log, 0, SEEK_END);
@@ -192,7 +194,7 @@ void rf_xla_end(rf_xla_client *client, bool ask) {
   int status = 0;
   if (!client->child) return;
   if (!ask || !wait_for(client, GRACE_MS, &status)) {
-    /* a child that has ended on its own keeps its status */
+    /* if the child has already ended, its own exit status stays */
     if (!wait_for(client, 0, &status)) {
       kill(client->child, SIGKILL);
       while (waitpid(client->child, &status, 0) < 0 && errno == EINTR) continue;

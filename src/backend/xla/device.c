@@ -7,11 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Address space after the arena, for data of programs. Only touched pages use memory. */
+/* Bytes of address space after the arena, for data of programs. Only pages that are written use
+ * memory. */
 static const int64_t EXTRA_BYTES = (int64_t)1 << 32;
 
-/* Opens the plugin with `chips` devices on this host. A CPU plugin makes as many devices as the
- * client's option says. */
+/* Opens the plugin with `chips` devices on this host. An option of the client sets the number of
+ * devices of a CPU plugin. */
 static rf_status open_client(rf_xla_device *d, int chips, rf_error *error) {
   const rf_hosts *hosts = &d->settings.hosts;
   rf_xla_settings of = {.plugin = d->settings.plugin,
@@ -159,7 +160,7 @@ rf_xla_slot *rf_xla_find_slot(rf_xla_memory *m, int64_t at) {
   return low > 0 && at < m->slot[low - 1].offset + m->slot[low - 1].bytes ? &m->slot[low - 1] : NULL;
 }
 
-/* Returns pages of the image to the system. They read as zeros afterwards. */
+/* Returns pages of the image to the system. Afterwards, these pages read as zeros. */
 static void drop_pages(const rf_xla_memory *m, int64_t at, int64_t bytes) {
   enum { PAGE = 4096 };
   int64_t begin = (at + PAGE - 1) / PAGE * PAGE, end = (at + bytes) / PAGE * PAGE;
@@ -188,7 +189,8 @@ static rf_status to_host(rf_xla_memory *m, rf_xla_slot *slot, int chip, rf_error
   return RAFTER_OK;
 }
 
-/* Brings the newest value to the image's bytes at `at`, for reading, or also for writing. */
+/* Copies the newest value of the tensor at `at` to the image. If `write`, the caller will also
+ * write the image. */
 static rf_status use_host(rf_xla_memory *m, int64_t at, bool write, rf_error *error) {
   int chip = m->memory.chip_bytes ? (int)(at / m->memory.chip_bytes) : 0;
   pthread_mutex_lock(&m->lock);
@@ -199,8 +201,8 @@ static rf_status use_host(rf_xla_memory *m, int64_t at, bool write, rf_error *er
   return status;
 }
 
-/* A tensor that neither this plan nor the first plan has loses its value. When it is used again, it
- * begins as zeros, because masked elements must not hold the bytes of other tensors. */
+/* A tensor loses its value if neither this plan nor the first plan has the tensor. At its next use,
+ * the tensor begins as zeros, because masked elements must not have the bytes of other tensors. */
 static void enter(rf_memory *memory, int plan) {
   rf_xla_memory *m = (rf_xla_memory *)memory;
   for (int i = 0; i < m->slots; i++) {
@@ -250,7 +252,7 @@ static rf_status receive_from(rf_device *device, int host, void *data, int64_t b
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-/* Plans show the name of the compiler where other backends have the name of a kernel. A program
+/* For this backend, plans show the name of the compiler instead of the name of a kernel. A program
  * calls no kernel. */
 static const rf_kernel ROWS[] = {{.op = RF_ANY_OP, .name = "xla"}, {0}};
 static const rf_kernel *const TABLES[] = {ROWS, NULL};

@@ -10,23 +10,25 @@ typedef struct writer {
   rf_emit e;
   rf_emitted *out;
   const rf_emit_options *options;
-  int32_t *argument_of; /* for each tensor: its argument, or -1 */
+  int32_t *argument_of; /* index of each tensor's argument, or -1 */
   rf_val *probe;        /* values of probes so far, f32 scalars */
-  bool *changed;        /* for each tensor: an op has written it */
+  bool *changed;        /* for each tensor: true if an op has written it */
   rf_val newest;        /* newest result that is not a gathered weight */
-  rf_val tie;           /* newest result of a backward op: recomputation starts after it */
-  rf_val late;          /* whether one of the gradients for which the next backward op waits has a NaN */
+  rf_val tie;           /* newest result of a backward op; recomputation starts after this result */
+  rf_val late;          /* true if a gradient for which the next backward op waits has a NaN */
   struct {
     int32_t layer;
     bool backward;
-    rf_val start, wait_for; /* value of `newest` when the gathers of this layer began, and when those of the
-                               previous layer began */
+    /* start: value of `newest` when the gathers of this layer began. wait_for: the same for the
+     * previous layer */
+    rf_val start, wait_for;
   } gathers;
 } writer;
 
 static const rf_tensor *tensor_of(const writer *w, int t) { return &w->e.graph->tensor[t]; }
 
-/* Shape of a tensor in the module: only the rows in use. `batches` > 0 adds a first dimension. */
+/* Shape of a tensor in the module, with only the rows in use. `batches` > 0 adds a first
+ * dimension. */
 static int shape_of(const writer *w, int t, int64_t batches, int64_t dim[RF_HLO_RANK]) {
   const rf_tensor *tensor = tensor_of(w, t);
   int rank = 0;
@@ -106,7 +108,7 @@ static void set_microbatch(writer *w, rf_val micro) {
 
 static bool reads(const rf_op *op, int slot) { return op->input[slot] >= 0; }
 
-/* The element that an op's probe checks, as an f32 scalar. */
+/* The element that the probe of an op checks, as an f32 scalar. */
 static void add_probe(writer *w, const rf_op *op) {
   rf_hlo *h = w->e.h;
   bool update = op->def->probe == RF_PROBE_UPDATE;
@@ -121,15 +123,15 @@ static void add_probe(writer *w, const rf_op *op) {
   int i = w->out->probes++;
   w->out->probe[i] = (int)(op - w->e.graph->op);
   w->probe[i] = v;
-  if (update) return; /* the op itself leaves out elements that are not finite */
+  if (update) return; /* the op itself skips elements that are not finite */
   rf_val fine = rf_hlo_is_finite(h, v);
   w->e.ok = rf_has(w->e.ok) ? rf_hlo_and(h, w->e.ok, fine) : fine;
   w->e.ok_everywhere = false;
 }
 
-/* Without a barrier, the compiler would find that recomputed values equal stored ones, and would
- * store them. The barrier also waits for the newest gradient, so that recomputation does not start
- * early. */
+/* Without a barrier, the compiler would find that recomputed values equal values of the forward
+ * pass, and would store these values. The barrier also waits for the newest gradient, so that
+ * recomputation does not start early. */
 static void fence(writer *w, const rf_op *op, rf_val saved[RF_MAX_INPUTS]) {
   rf_val v[RF_MAX_INPUTS + 1];
   int slot[RF_MAX_INPUTS], count = 0;
@@ -144,15 +146,15 @@ static void fence(writer *w, const rf_op *op, rf_val saved[RF_MAX_INPUTS]) {
   for (int k = 0; k < count; k++) w->e.value[op->input[slot[k]]] = v[k];
 }
 
-/* Whether the op gathers the parts of a weight from all chips. */
+/* True if the op gathers the parts of a weight from all chips. */
 static bool gathers_weight(const writer *w, const rf_op *op) {
   return op->def == &RF_OP_ALL_GATHER && op->input[0] >= 0 && tensor_of(w, op->input[0])->persistent;
 }
 
-/* Gathers run one layer ahead. The gathers of a layer depend on the value that was the newest when
- * the gathers of the previous layer were written. Without this dependence, the compiler gathers all
- * layers at once, or copies all parts at the start. If that value is NaN, the gathered weights are
- * NaN too. */
+/* Gathers run one layer ahead. The gathers of a layer depend on one value: the newest value at the
+ * time when the gathers of the previous layer were written. Without this dependence, the compiler
+ * gathers all layers at once, or copies all parts at the start. If this value is NaN, the gathered
+ * weights are NaN too. */
 static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
   rf_hlo *h = w->e.h;
   if (op->at.layer != w->gathers.layer || op->backward != w->gathers.backward) {
@@ -166,10 +168,10 @@ static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
 }
 
 /* On a mesh, the TPU compiler may delay the gradients of adapters to the end of the step. Until
- * then, it keeps all rows that these gradients need. To prevent this, the next result of the
- * backward pass depends on exchanged gradients. If one of them is NaN, that result is NaN too. The
- * gradient before the exchange is not enough, because the compiler then computes only one element
- * of a product early. */
+ * then, the compiler keeps all rows that these gradients need. To prevent this, the next result of
+ * the backward pass depends on the exchanged gradients. If an exchanged gradient is NaN, that
+ * result is NaN too. A dependence on the gradient before the exchange is not enough, because the
+ * compiler then computes only one element of a product early. */
 static void wait_for_adapters(writer *w, const rf_op *op) {
   rf_hlo *h = w->e.h;
   if (!w->e.target.tiles || w->e.graph->model.lora.rank == 0 || !op->backward || !rf_emit_wants(op, 0))
@@ -185,8 +187,8 @@ static void wait_for_adapters(writer *w, const rf_op *op) {
   }
 }
 
-/* To be called at both ends of a loop, because values from inside the loop cannot be read outside,
- * and the reverse. */
+/* Called at both ends of a loop. Code outside the loop cannot read values from inside, and code
+ * inside cannot read values from outside. */
 static void forget(writer *w) {
   w->e.kept_count = 0;
   w->late = w->tie = w->newest = w->gathers.wait_for = w->gathers.start = RF_NO_VAL;
@@ -234,8 +236,8 @@ static void write_section(writer *w, rf_section section) {
 
 /* ---- the loop over microbatches -------------------------------------------------------------- */
 
-/* Lists the tensors that pass from one microbatch to the next, or to the section end. The ops of a
- * microbatch write them, and an earlier op, another section or the host reads them. */
+/* Lists the tensors that pass from one microbatch to the next, or to the section end. Ops of a
+ * microbatch write such a tensor, and an earlier op, another section or the host reads it. */
 static int carried_of(const writer *w, int *list) {
   const rf_graph *g = w->e.graph;
   bool *written = rf_pool_alloc(w->e.pool, (size_t)g->tensor_count + 1),
@@ -276,7 +278,8 @@ bool rf_emit_of_each(const rf_graph *g, int tensor) {
   return written;
 }
 
-/* Adds the microbatch's value of an output to those of all microbatches. */
+/* Writes the value of an output in this microbatch to the array with the values of all
+ * microbatches. */
 static rf_val put_of_each(writer *w, rf_val all, rf_val micro, rf_val value) {
   rf_val start[RF_HLO_RANK], zero = rf_hlo_scalar(w->e.h, RF_HLO_I32, 0);
   int64_t dim[RF_HLO_RANK] = {1};
@@ -287,8 +290,8 @@ static rf_val put_of_each(writer *w, rf_val all, rf_val micro, rf_val value) {
   return rf_hlo_dynamic_update(w->e.h, all, rf_hlo_reshape(w->e.h, value, all.rank, dim), start);
 }
 
-/* In the loop, an input of the graph is a part of an argument that has one part for each
- * microbatch. */
+/* Such an argument has one part for each microbatch. In the loop, an input of the graph is one of
+ * these parts. */
 static void take_inputs(writer *w, rf_val micro) {
   for (int t = 0; t < w->e.graph->tensor_count; t++) {
     if (!tensor_of(w, t)->input || w->argument_of[t] < 0) continue;
@@ -315,8 +318,8 @@ static void write_loop(writer *w, int64_t times) {
     int t = list[i], rank = shape_of(w, t, rf_emit_of_each(g, t) ? times : 0, dim);
     value[i] = rf_has(w->e.value[t]) ? w->e.value[t] : rf_hlo_full(h, rf_emit_type(&w->e, t), 0, rank, dim);
   }
-  /* The number of probes in the loop is known only after its ops are written. One value represents
-   * all probes of the loop: the sum of their products with 0, which is 0 or NaN. */
+  /* The number of probes in the loop is known only after the ops of the loop are written. So one
+   * value represents all probes of the loop: the sum of (probe * 0), which is 0 or NaN. */
   value[count] = rf_hlo_scalar(h, RF_HLO_F32, 0);
   if (count + 1 > RF_HLO_CARRIED) {
     if (w->e.status == RAFTER_OK)
@@ -413,8 +416,9 @@ void rf_emitted_free(rf_emitted *of) {
   *of = (rf_emitted){0};
 }
 
-/* Tensors of the graph that hold a value before the step: persistent tensors and inputs that an op
- * reads, or persistent tensors that an op only writes, whose memory the result reuses. */
+/* Adds an argument for each tensor that has a value before the step. These are the persistent
+ * tensors and inputs that an op reads, and the persistent tensors that an op only writes. The
+ * result reuses the memory of the latter. */
 static void add_tensor_arguments(writer *w) {
   const rf_graph *g = w->e.graph;
   bool *used = rf_pool_alloc(w->e.pool, (size_t)g->tensor_count + 1);
@@ -468,7 +472,7 @@ rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, r
   return finish(&w, "step", error);
 }
 
-/* Whether an op reads the previous value of output `slot`. */
+/* True if an op reads the previous value of output `slot`. */
 static bool reads_output(const writer *w, const rf_op *op, int slot, int micro) {
   rf_accumulate how = op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && micro > 0) ||

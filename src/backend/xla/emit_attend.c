@@ -1,18 +1,18 @@
 /* emit_attend.c - see emit_attention.h: attention in blocks, forward and backward.
  *
- * Forward works on blocks of queries. The keys of a block are those that its last query sees, so
- * blocks of keys after them, or before the window, cost nothing. Backward works on blocks of
- * keys, with scores as (keys, queries): then every product but dq sums over the last dimension
- * of its left operand, and dq is computed as (D, queries). Products with other layouts are
- * several times slower on CPUs. A sequence with more than LIMIT blocks uses a loop over pairs of
- * blocks, so the program stays small. */
+ * Forward works on blocks of queries. A block of queries uses only keys that one of its queries
+ * sees. So keys after the block, and keys before the window, cost nothing. Backward works on blocks
+ * of keys, with scores as (keys, queries). Then all products except dq sum over the last dimension
+ * of their left operand. dq is computed as (D, queries). Products with other layouts are several
+ * times slower on CPUs. For a sequence with more than LIMIT blocks, the program has a loop over
+ * pairs of blocks, so that the program stays small. */
 #include "backend/xla/emit_attention.h"
 
 #include <math.h>
 
 enum { LIMIT = RF_ATTEND_BLOCKS };
 static const double MASKED =
-    -1e30; /* a score whose exponential is 0; it is finite, so that no difference is inf - inf */
+    -1e30; /* a score whose exponential is 0; the score is finite, so that no difference is inf - inf */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -28,7 +28,7 @@ static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* The first row of the segment of each row, i32 (rows). */
+/* For each row, the first row of its segment: i32 (rows). */
 static rf_val starts_of(rf_emit *e, const rf_op *op, int segments, int64_t rows) {
   rf_val starts = rf_emit_in(e, op, segments);
   return rf_emit_of_segments(e->h, starts, starts, rows);
@@ -42,7 +42,7 @@ static rf_val of_rank(rf_hlo *h, const rf_attend *a, rf_val v) {
   return rf_hlo_reshape(h, v, RF_DIMS(a->batch, a->queries));
 }
 
-/* Positions of `count` queries from query `from` (i32 scalar) on, i32 (count). */
+/* Positions i32 (count) of `count` queries, from query `from` (i32 scalar) on. */
 static rf_val positions(rf_hlo *h, const rf_attend *a, rf_val from, int64_t count) {
   rf_val at = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(count)), from);
   return rf_hlo_add(h, rf_hlo_multiply_c(h, at, (double)a->stride), a->rank);
@@ -119,8 +119,8 @@ rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* A block of queries with a block of keys. gQ: the queries of all g query heads that share a key
- * head, one head after the other. */
+/* A block of queries and a block of keys. gQ counts the queries of all g query heads that share a
+ * key head, one head after the other. */
 typedef struct block {
   rf_val q, k, v;       /* (B,K,gQ,D), (B,K,S,D), (B,K,S,W) */
   rf_val position, low; /* i32 (gQ) and (B,gQ): the last and the first key that a query sees */
@@ -146,7 +146,7 @@ static rf_val keys_of(rf_hlo *h, rf_val v, int64_t constant, rf_val from, int64_
 }
 
 /* The place of a block: `count` queries from query `query` on, and `keys` keys from key `key` on.
- * In loops, the values query_at and key_at replace the constants. */
+ * In a loop, the values query_at and key_at replace the constants query and key. */
 typedef struct place {
   int64_t query, count, key, keys;
   rf_val query_at, key_at;
@@ -180,7 +180,7 @@ static rf_val scores_of(rf_hlo *h, const rf_attr_attention *attr, rf_val s) {
   return attr->softmax == RF_BF16 ? rf_hlo_round_bf16(h, s) : s;
 }
 
-/* Whether a query sees a key, for scores s with the queries along dimension `axis` (2 or 3). */
+/* True where a query sees a key. The scores s have the queries along dimension `axis` (2 or 3). */
 static rf_val visible(rf_hlo *h, const block *b, rf_val s, int axis) {
   rf_val key = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 5 - axis, s.rank, s.dim), b->key);
   rf_val last = rf_hlo_broadcast(h, b->position, &axis, s.rank, s.dim),
@@ -188,7 +188,7 @@ static rf_val visible(rf_hlo *h, const block *b, rf_val s, int axis) {
   return rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_GE, key, first), rf_hlo_compare(h, RF_HLO_LE, key, last));
 }
 
-/* A value for each query, along dimension `axis` of the shape of s. */
+/* Repeats a value of each query to the shape of s, whose dimension `axis` counts queries. */
 static rf_val along(rf_hlo *h, rf_val v, int axis, rf_val s) {
   return rf_hlo_broadcast(h, v, (const int[]){0, 1, axis}, s.rank, s.dim);
 }
@@ -248,8 +248,7 @@ typedef struct slopes {
   rf_val dq, dk, dv; /* (B,K,D,gQ), (B,K,S,D), (B,K,S,W) */
 } slopes;
 
-/* The contributions of a block of queries and a block of keys to the gradients of these queries and
- * keys. */
+/* The contributions of a pair of blocks to the gradients of its queries and keys. */
 static slopes backward_block(rf_hlo *h, const rf_attend *a, const block *b, rf_val dctx, rf_val lse,
                              rf_val delta) {
   rf_val s = scores_of(h, a->attr, product(h, b->k, b->q, true));
@@ -272,10 +271,10 @@ static rf_val dq_by_head(rf_hlo *h, rf_val v, int64_t group) {
 }
 static rf_val dq_rows(rf_hlo *h, rf_val v) { return rf_hlo_transpose(h, v, (const int[]){0, 1, 3, 4, 2}); }
 
-/* The sum of dq so far. Queries [*from, *from + v->dim[4]) are still changed by later blocks of
- * keys. The other queries are finished. */
+/* The sum of dq so far. Later blocks of keys may still change queries [from, to). All earlier
+ * queries are finished. */
 typedef struct open_dq {
-  rf_val part[LIMIT + 1], open; /* finished parts; the open part */
+  rf_val part[LIMIT + 1], open; /* part: finished parts. open: part of queries [from, to) */
   int parts;
   int64_t from, to;
 } open_dq;
@@ -322,11 +321,12 @@ static void backward_unrolled(rf_emit *e, const rf_attend *a, const rf_val qkv[3
 
 /* ---- loops over pairs of blocks -------------------------------------------------------------- */
 
-/* The pairs of blocks (queries, keys) with a visible pair, as constants. The pairs of a block of
- * queries (or keys, as `outer` says) are consecutive, and `fresh` marks the first of them. */
+/* The pairs of a block of queries and a block of keys in which some query sees some key, as
+ * constants. The pairs of one outer block (of queries or of keys) are consecutive. `fresh` marks
+ * the first pair of each outer block. */
 typedef struct pairs {
   int64_t count, query_size, key_size;
-  rf_val query, key, fresh; /* i32 (count): first query, first key, 1 or 0 */
+  rf_val query, key, fresh; /* i32 (count): first query, first key, and 1 for a fresh pair, otherwise 0 */
 } pairs;
 
 static void list_pairs(const rf_attend *a, pairs *p, bool keys_outer, double *list[3]) {
@@ -383,7 +383,7 @@ static void pad_all(rf_hlo *h, rf_attend *a, const pairs *p, const rf_val in[3],
   a->low = padded(h, a->low, 1, p->query_size);
 }
 
-/* Running maximum, sum and weighted sum of values of a block of queries. */
+/* For a block of queries: running maximum, running sum, and running weighted sum of values. */
 static void forward_step(rf_hlo *h, const rf_attend *a, const block *b, rf_val state[3]) {
   rf_val s = scores_of(h, a->attr, product(h, b->q, b->k, true)), see = visible(h, b, s, 2);
   rf_val masked = rf_hlo_select(h, see, s, rf_hlo_scalar(h, RF_HLO_F32, MASKED));
@@ -413,7 +413,7 @@ static void forward_looped(rf_emit *e, rf_attend a, const rf_val in[3], rf_val *
   rf_val query = entry(h, p.query, loop.i), key = entry(h, p.key, loop.i),
          fresh = rf_hlo_compare_c(h, RF_HLO_EQ, entry(h, p.fresh, loop.i), 1);
   block b = block_at(h, &a, qkv, (place){0, p.query_size, 0, p.key_size, query, key});
-  /* With this maximum, the first step multiplies the sums of the block before it by 0. */
+  /* With this maximum, the first step of a block multiplies the sums of the previous block by 0. */
   value[0] = rf_hlo_select(h, fresh, rf_hlo_full_like(h, value[0], MASKED), value[0]);
   forward_step(h, &a, &b, value);
   rf_val o = rf_hlo_divide(h, value[2], along(h, value[1], 2, value[2]));
@@ -424,7 +424,8 @@ static void forward_looped(rf_emit *e, rf_attend a, const rf_val in[3], rf_val *
   *lse = rf_hlo_slice(h, value[4], 3, 0, a.queries);
 }
 
-/* Adds to the gradients of a block of keys, and starts from 0 at the first block of queries. */
+/* Adds v to the gradient of a block of keys. The sum starts from 0 at the first block of
+ * queries. */
 static rf_val accumulate(rf_hlo *h, rf_val fresh, rf_val sum, rf_val v) {
   return rf_hlo_add(h, rf_hlo_select(h, fresh, rf_hlo_full_like(h, sum, 0), sum), v);
 }

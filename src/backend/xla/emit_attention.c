@@ -29,7 +29,8 @@ static void emit_attention(rf_emit *e, const rf_op *op) {
 
 static void emit_attention_bwd(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
-  /* After the barrier the compiler cannot keep the heads of forward in memory until backward. */
+  /* Because of the barrier, the compiler cannot keep the heads of the forward pass in memory until
+   * the backward pass. */
   rf_val in[2] = {rf_emit_in(e, op, 0), rf_emit_in(e, op, 3)}, qkv[3], grad[3];
   rf_hlo_barrier(h, in, 2);
   if (rf_cudnn_allows(e, op)) {

@@ -11,28 +11,29 @@ typedef struct rf_attend {
   const rf_attr_attention *attr; /* scale, softcap, softmax */
   int64_t batch, queries, keys;  /* B, Q, S */
   int64_t stride;                /* query i of a sequence is at position i * stride + rank */
-  int64_t window;                /* how many of the latest keys a query sees; 0: all */
-  int64_t block;                 /* maximum tokens of a block; 0: chosen by the length */
+  int64_t window;                /* number of latest keys that a query sees; 0: all keys */
+  int64_t block;                 /* maximum tokens of a block; 0: the length decides */
   rf_val rank;                   /* i32 scalar */
   rf_val low;                    /* i32 (B,Q): the first key of its sequence that a query sees */
 } rf_attend;
 
-/* Size of the blocks of a sequence: equal blocks of `most` tokens or less; 0: of 256 or less.
- * Blocks of 128 skip more of short sequences. More than RF_ATTEND_BLOCKS blocks are a loop. */
+/* Size of the equal blocks of a sequence, at most `most` tokens. If `most` is 0, at most 256
+ * tokens. In short sequences, blocks of 128 skip more keys. A program with more than
+ * RF_ATTEND_BLOCKS blocks uses a loop. */
 enum { RF_ATTEND_BLOCKS = 8 };
 int64_t rf_attend_block(int64_t tokens, int64_t most);
-/* Tokens of one sequence of an op that sees `keys` keys, with `stride` times as many keys as
- * queries: those of a row of the batch if the keys are whole rows, otherwise all. Sequences with a
- * loss of their own lie anywhere in a microbatch. */
+/* Number of tokens of one sequence of an op with `keys` keys, and `stride` times as many keys as
+ * queries. If the keys are whole rows of the batch, a sequence is a row. Otherwise all keys are one
+ * sequence, because sequences with their own loss may begin anywhere in a microbatch. */
 int64_t rf_attend_tokens(const rf_graph *graph, int64_t keys, int64_t stride);
 
-/* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of
- * the starts of segments. Rows of a training batch are whole sequences. Other rows are one
- * sequence. */
+/* The sequences of an op with `rows` queries and `stride` times as many keys. `segments` is the
+ * slot of the starts of segments. A row of a training batch is a whole sequence. In other jobs, all
+ * rows are one sequence. */
 rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, int64_t stride, rf_val rank);
 
-/* Columns [begin, begin + heads * group * dim) of rows (B*T, columns) as (B, heads, group, T,
- * dim). */
+/* Reshapes columns [begin, begin + heads * group * dim) of rows (B*T, columns) to (B, heads, group,
+ * T, dim). */
 rf_val rf_attend_split(rf_hlo *h, const rf_attend *a, rf_val rows, int64_t begin,
                        const int64_t heads_group_dim[3]);
 /* The opposite: (B,K,g,T,D) as rows (B*T, K*g*D). */
@@ -40,18 +41,18 @@ rf_val rf_attend_join(rf_hlo *h, rf_val heads);
 
 /* q (B,K,g,Q,D), k (B,K,S,D), v (B,K,S,W) of one type -> ctx f32 (B,K,g,Q,W), lse f32 (B,K,g,Q). */
 void rf_attend_forward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse);
-/* Computes the gradients dq, dk and dv in f32. They have the shapes of q, k and v. dctx is
- * (B,K,g,Q,W), and lse and delta are f32 (B,K,g,Q). */
+/* Computes the gradients dq, dk and dv in f32, with the shapes of q, k and v. dctx is (B,K,g,Q,W),
+ * and lse and delta are f32 (B,K,g,Q). */
 void rf_attend_backward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val dctx, rf_val lse,
                         rf_val delta, rf_val grad[3]);
 /* Computes delta (B,K,g,Q) from the rows ctx and dctx (B*Q, K*g*W). rf_attend_lse_in reshapes lse
- * from (N,B*Q) to (B,K,g,Q), and rf_attend_lse_out reshapes it back. */
+ * from (N,B*Q) to (B,K,g,Q). rf_attend_lse_out does the opposite. */
 rf_val rf_attend_delta(rf_emit *e, const rf_attend *a, rf_val ctx, rf_val dctx, int64_t heads, int64_t group);
 rf_val rf_attend_lse_in(rf_hlo *h, const rf_attend *a, rf_val lse, int64_t heads, int64_t group);
 rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse);
 
-/* Attention and its backward op as one call of cuDNN: whether the op, the batch and the target
- * allow it, and the calls. `qkv` and `dctx` are inputs 0 and 3. See emit_cudnn.c. */
+/* Attention and its backward op as one call of cuDNN. rf_cudnn_allows returns true if the op, the
+ * batch and the target allow this call. `qkv` and `dctx` are inputs 0 and 3. See emit_cudnn.c. */
 bool rf_cudnn_allows(const rf_emit *e, const rf_op *op);
 void rf_cudnn_attention(rf_emit *e, const rf_op *op);
 void rf_cudnn_attention_bwd(rf_emit *e, const rf_op *op, rf_val qkv, rf_val dctx);

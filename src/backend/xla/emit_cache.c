@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Rows (n,2,K,H) as codes (n,2,KH) with scales (n,2,K): scale = m / 127 and round(x * (127 / m))
- * for m = max|x|. A head with an element that is not finite gets scale NaN and codes 0. */
+ * for m = max|x|. A head with a non-finite element gets scale NaN and codes 0. */
 static void encode(rf_hlo *h, rf_val x, rf_val *codes, rf_val *scales) {
   int64_t n = x.dim[0], heads = x.dim[2], dim = x.dim[3];
   rf_val finite = rf_hlo_reduce(h, RF_HLO_AND, rf_hlo_is_finite(h, x), 3);
@@ -21,7 +21,7 @@ static void encode(rf_hlo *h, rf_val x, rf_val *codes, rf_val *scales) {
   *codes = rf_hlo_convert(h, rf_hlo_reshape(h, code, RF_DIMS(n, 2, heads * dim)), RF_HLO_I8);
 }
 
-/* The type of stored numbers of a cache. */
+/* The type of the numbers that a cache stores. */
 static rf_hlo_type stored_type(const rf_emit *e, int tensor) {
   rf_dtype dtype = e->graph->tensor[tensor].dtype;
   return dtype == RF_BF16 ? RF_HLO_BF16 : dtype == RF_F16 ? RF_HLO_F16 : rf_emit_type(e, tensor);

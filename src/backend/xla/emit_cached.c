@@ -1,22 +1,23 @@
 /* emit_cached.c - see emit_cached.h: writes rows to pages, and attention over pages.
  *
- * Pages are read in steps of some hundred positions, with a running maximum and running sums,
- * and only as many steps as the longest sequence of the call needs. A step of decoding gathers
- * one run of pages of every row. If a slot may have several rows, a step takes one run of pages
- * of one slot and a chunk of rows, so that rows of the same slot share it; a list holds the
- * steps that some row needs. */
+ * The program reads pages in steps of some hundred positions, with a running maximum and running
+ * sums. The longest sequence of the call decides the number of steps. A step of decoding gathers
+ * one run of pages of every row. If a slot may have several rows, a step takes one run of pages of
+ * one slot and a chunk of rows, so that rows of the same slot share the run. A list has the steps
+ * that some row needs. */
 #include "backend/xla/emit_cached.h"
 
 #include <math.h>
 
-enum { STEP = 256 };       /* positions of a step, rounded up to whole pages */
-enum { CHUNK_ROWS = 256 }; /* query rows of a chunk, counting each head of a key head */
+enum { STEP = 256 }; /* number of positions of a step, rounded up to whole pages */
+/* number of query rows of a chunk, where each query head of a key head counts as a row */
+enum { CHUNK_ROWS = 256 };
 /* On GPUs, the host waits in each round of a loop, so steps and chunks are larger there. */
 enum { WIDE_STEP = 1024, WIDE_CHUNK_ROWS = 4096 };
-/* If the number of keys is known, and all rows together have at most this many positions, one step
- * reads them all, without a loop. */
+/* If the number of keys is known, and all rows have at most this many positions in sum, one step
+ * reads all positions, without a loop. */
 enum { ONE_STEP = 1 << 20 };
-static const double MASKED = -1e30; /* finite, so that no difference is inf - inf */
+static const double MASKED = -1e30; /* this score is finite, so that no difference is inf - inf */
 
 static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32, (double)value); }
 static rf_val quotient(rf_hlo *h, rf_val v, int64_t by) {
@@ -29,7 +30,7 @@ static rf_val rank_of(rf_emit *e, const rf_pages *p) {
   return p->op->attr.axes ? rf_emit_rank(e, p->op->attr.axes) : i32(e->h, 0);
 }
 
-/* Vectors as the columns of an array: (n) and (n) -> (n,2). */
+/* Makes an array with these vectors as columns: (n) and (n) -> (n,2). */
 static rf_val columns_of(rf_hlo *h, int count, const rf_val *part) {
   rf_val column[3];
   for (int i = 0; i < count; i++) column[i] = rf_hlo_reshape(h, part[i], RF_DIMS(part[i].dim[0], 1));
@@ -38,13 +39,14 @@ static rf_val columns_of(rf_hlo *h, int count, const rf_val *part) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The keys that each row sees, the same in all layers of a window: their slots, and the first
- * and last key (last < first: none), as positions of this chip; i32 (n). */
+/* The keys that each row sees: the slot, and the first and the last key as positions on this chip,
+ * i32 (n). last < first: the row sees no key. All layers with the same window share these
+ * values. */
 typedef struct reach {
   rf_val slot, first, last;
 } reach;
 
-/* Positions below `end` that this chip stores: (end - rank + chips - 1) / chips. */
+/* Number of positions below `end` that this chip stores: (end - rank + chips - 1) / chips. */
 static rf_val held(rf_hlo *h, rf_val end, rf_val rank, int64_t chips) {
   if (chips == 1) return end;
   return quotient(h, rf_hlo_add_c(h, rf_hlo_subtract(h, end, rank), (double)(chips - 1)), chips);
@@ -79,8 +81,8 @@ void rf_pages_write(rf_emit *e, rf_pages *p, rf_val rows, rf_val scales) {
                                  (const int[]){0, 1});
     if (chips > 1)
       mine = rf_hlo_and(h, mine, rf_hlo_compare(h, RF_HLO_EQ, rest(h, position, chips), rank_of(e, p)));
-    /* A page number beyond the cache drops the row. These numbers differ, because indices are
-     * unique. */
+    /* A row whose page number is larger than the cache is dropped. Each row has another such
+     * number, because indices must be unique. */
     rf_val beyond = rf_hlo_add_c(h, rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(n)), (double)p->cache.dim[0]);
     rf_val part[2], line = rest(h, at, page);
     found = rf_hlo_select(h, mine, found, beyond);
@@ -104,7 +106,7 @@ typedef struct step {
   rf_val pages;       /* i32 (b,u) */
   rf_val key;         /* i32 scalar: position of the first key */
   rf_val first, last; /* i32 (b,M): keys that a query sees */
-  rf_val end;         /* i32 (b): the last key that any of these queries sees */
+  rf_val end;         /* i32 (b): last key that any of the queries of a part sees */
 } step;
 
 static rf_val stored(rf_hlo *h, const rf_pages *p, rf_val v, rf_hlo_type type) {
@@ -129,8 +131,8 @@ static rf_val by_head(rf_hlo *h, rf_val v, int64_t heads) {
   return c > 1 ? v : rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], v.dim[2]));
 }
 
-/* Keys (b,K,S,D) and values (b,K,S,W) of a step. The memory after a sequence's last key may hold
- * NaN, and 0 times NaN is NaN. So the values there become 0. */
+/* Keys (b,K,S,D) and values (b,K,S,W) of a step. The memory after the last key of a sequence may
+ * contain NaN, and 0 times NaN is NaN. So these values are replaced by 0. */
 static void fetch_both(rf_hlo *h, const rf_pages *p, const step *s, rf_val *k, rf_val *v) {
   bool latent = p->cache.dim[1] == 1;
   rf_val rows = fetch(h, p->cache, s->pages, 0);
@@ -145,7 +147,7 @@ static void fetch_both(rf_hlo *h, const rf_pages *p, const step *s, rf_val *k, r
   *v = rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_LE, key, end), values, rf_hlo_scalar(h, values.type, 0));
 }
 
-/* Scales (b,K,S) of codes along the keys of s (b,K,M,S), times s. */
+/* Multiplies s (b,K,M,S) by the scales (b,K,S) of the codes of its keys. */
 static rf_val scaled(rf_hlo *h, const rf_pages *p, const step *of, int64_t which, rf_val s) {
   if (!rf_has(p->scale)) return s;
   rf_val scale = by_head(h, fetch(h, p->scale, of->pages, which), p->kv_heads);
@@ -178,7 +180,7 @@ static rf_val scores(rf_hlo *h, const rf_pages *p, const step *of, rf_val k) {
   return attr->softmax == RF_BF16 ? rf_hlo_round_bf16(h, s) : s;
 }
 
-/* Whether each query sees each key, for scores s (b,K,M,S). */
+/* True where a query sees a key, for scores s (b,K,M,S). */
 static rf_val visible(rf_hlo *h, const step *of, rf_val s) {
   rf_val key = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 3, s.rank, s.dim), of->key);
   rf_val first = rf_hlo_broadcast(h, of->first, (const int[]){0, 2}, s.rank, s.dim),
@@ -204,10 +206,10 @@ static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]
   state[2] = rf_hlo_add(h, rf_hlo_multiply(h, state[2], along(h, shrink, o)), o);
 }
 
-/* All keys in one step: out[0] is the softmax's weighted sum of values (b,K,M,W), out[1] the
- * log-sum (b,K,M). The weights are divided by their sum before they are rounded, because compilers
- * for GPUs compute such a softmax in one kernel. Rows of idle slots have no key that is visible:
- * their values are 0. */
+/* Computes attention over all keys in one step. out[0] is the weighted sum of values (b,K,M,W), and
+ * out[1] is the log-sum (b,K,M). The weights are divided by their sum before they are rounded,
+ * because compilers for GPUs compute such a softmax in one kernel. Rows of idle slots see no key,
+ * so their values are 0. */
 static void attend_once(rf_hlo *h, const rf_pages *p, const step *of, rf_val out[2]) {
   rf_val k, v;
   fetch_both(h, p, of, &k, &v);
@@ -223,13 +225,13 @@ static void attend_once(rf_hlo *h, const rf_pages *p, const step *of, rf_val out
   out[1] = rf_hlo_add(h, most, rf_hlo_log(h, sum));
 }
 
-/* Columns of the page table that a row can need. */
+/* Number of columns of the page table that a row can need. */
 static int64_t columns_seen(const rf_emit *e, const rf_pages *p, int64_t columns) {
   int64_t page = p->cache.dim[2] * chips_of(p), seen = rf_ceil_div(e->known.reach, page);
   return seen > 0 && seen < columns ? seen : columns;
 }
 
-/* The page table with whole runs of `run` columns. */
+/* The page table, padded to whole runs of `run` columns. */
 static rf_val table_of(rf_emit *e, const rf_pages *p, int64_t run) {
   rf_val table = rf_emit_in(e, p->op, p->table);
   table = rf_hlo_slice(e->h, table, 1, 0, columns_seen(e, p, table.dim[1]));
@@ -248,7 +250,7 @@ static rf_val many(rf_hlo *h, rf_val v, int64_t times) {
   return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], times));
 }
 
-/* A step in which each row has pages (n,u) of its own. */
+/* A step in which each row has its own pages (n,u). */
 static step step_of(rf_hlo *h, const reach *r, rf_val q, rf_val pages, rf_val key) {
   int64_t group = q.dim[2];
   return (step){.q = q,
@@ -259,7 +261,7 @@ static step step_of(rf_hlo *h, const reach *r, rf_val q, rf_val pages, rf_val ke
                 .end = r->last};
 }
 
-/* Computes attention of rows that all have pages of their own. */
+/* Computes attention of rows that each have their own pages. */
 static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val state[3]) {
   rf_hlo *h = e->h;
   reach r = reach_of(e, p);
@@ -286,7 +288,7 @@ static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf
   rf_hlo_loop_end(h, &loop, state);
 }
 
-/* The same in one step, if one chip has all keys: out[0] (n,K,g,W), out[1] (n,K,g). */
+/* Does the same in one step, if one chip has all keys: out[0] (n,K,g,W), out[1] (n,K,g). */
 static void attend_rows_once(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val out[2]) {
   rf_hlo *h = e->h;
   reach r = reach_of(e, p);
@@ -297,15 +299,17 @@ static void attend_rows_once(rf_emit *e, const rf_pages *p, rf_val q, int64_t ru
 
 /* ---- several rows per slot ------------------------------------------------------------------- */
 
-/* The steps that some row needs: a step is a chunk of rows, a slot and a run of columns of the
+/* The steps that some row needs. A step has a chunk of rows, a slot, and a run of columns of the
  * page table. */
 typedef struct items {
-  rf_val list, count; /* i32 (chunks*slots*runs): numbers of the steps in front; i32 scalar */
-  rf_val end;         /* i32 (chunks*slots): last key that a row of the chunk sees in the slot */
-  rf_val row[3];      /* slot, first, last of the rows, i32 (chunks, rows) */
+  /* list: i32 (chunks*slots*runs), begins with the numbers of the needed steps. count: i32 scalar, number of
+   * needed steps */
+  rf_val list, count;
+  rf_val end;    /* i32 (chunks*slots): last key of the slot that a row of the chunk sees */
+  rf_val row[3]; /* slot, first, last of the rows, i32 (chunks, rows) */
 } items;
 
-/* Sums of v (count) up to each element. */
+/* Prefix sums of v (count): element i of the result is the sum of v[0] to v[i]. */
 static rf_val sums_of(rf_hlo *h, rf_val v) {
   for (int64_t by = 1; by < v.dim[0]; by *= 2)
     v = rf_hlo_add(h, v, rf_hlo_pad(h, rf_hlo_slice(h, v, 0, 0, v.dim[0] - by), 0, by, 0, 0));
@@ -364,7 +368,7 @@ static items items_of(rf_emit *e, const rf_pages *p, int64_t rows, int64_t slots
   return (items){kept[0], kept[1], kept[2], {kept[3], kept[4], kept[5]}};
 }
 
-/* Part `at` of the first dimension, (1, ...), and the opposite. */
+/* Gets part `at` of the first dimension as (1, ...). The second function does the opposite. */
 static rf_val part_at(rf_hlo *h, rf_val v, rf_val at) {
   rf_val zero = i32(h, 0), from[4] = {at, zero, zero, zero};
   int64_t size[4] = {1, v.dim[1], v.dim[2], v.dim[3]};
@@ -375,7 +379,8 @@ static rf_val put_at(rf_hlo *h, rf_val all, rf_val part, rf_val at) {
   return rf_hlo_dynamic_update(h, all, part, from);
 }
 
-/* Which keys of its slot each query of a chunk sees, for the slot of this step; i32 (1, g*rows). */
+/* The first and last key that each query of a chunk sees in the slot of this step, i32 (1,
+ * g*rows). */
 static void sees(rf_hlo *h, const items *of, rf_val chunk, rf_val slot, int64_t group, step *s) {
   rf_val row[3];
   for (int i = 0; i < 3; i++) row[i] = part_at(h, of->row[i], chunk);
@@ -416,8 +421,8 @@ static void attend_items(rf_emit *e, const rf_pages *p, rf_val q, int64_t group,
   rf_hlo_loop_end(h, &loop, state);
 }
 
-/* Reshapes rows (n,K,g,D) to chunks (chunks, K, g*rows, D). The second function reshapes (chunks,
- * K, g*rows, c) back to rows. */
+/* The first function reshapes rows (n,K,g,D) to chunks (chunks, K, g*rows, D). The second function
+ * reshapes (chunks, K, g*rows, c) back to rows. */
 static rf_val in_chunks(rf_hlo *h, rf_val q, int64_t rows) {
   int64_t n = q.dim[0], chunks = rf_ceil_div(n, rows), heads = q.dim[1], group = q.dim[2], dim = q.dim[3];
   q = rf_hlo_reshape(h, rf_hlo_pad(h, q, 0, 0, chunks * rows - n, 0),
@@ -432,8 +437,8 @@ static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
   return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
 }
 
-/* Returns the number of rows in a chunk: 32 or more, and half of the maximum if a key head has few
- * query heads. */
+/* Returns the number of rows in a chunk. The number is at least 32, and half of the maximum if a
+ * key head has few query heads. */
 static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
   int64_t most = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS;
   if (group >= most / 32) return 32;

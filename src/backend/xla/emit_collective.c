@@ -1,11 +1,11 @@
-/* emit_collective.c - emitters of collectives. The dtype of a tensor is the dtype that the chips
- * send, because the plan counts these bytes. In a group of one chip a collective is a copy. */
+/* emit_collective.c - emitters of collectives. Chips send the dtype of the tensor, because the plan
+ * counts the bytes of this dtype. In a group of one chip a collective is a copy. */
 #include "backend/xla/emit.h"
 
 #include <string.h>
 
-/* Groups of chips in order of rank. A group smaller than the axes consists of neighbouring
- * chips. */
+/* Groups of chips in order of rank. If a group is smaller than the axes, the group consists of
+ * neighbouring chips. */
 static rf_hlo_groups groups_of(rf_emit *e, const rf_op *op) {
   rf_hlo_groups groups = rf_emit_groups(e, op->attr.axes);
   groups.count *= groups.size / op->attr.group;
@@ -27,7 +27,8 @@ static rf_val alone(rf_emit *e, const rf_op *op, rf_val x) {
   return x;
 }
 
-/* Returns the input. Returns no value if the op is only a copy, which this function then emits. */
+/* Returns the input. If the op is only a copy, this function emits the copy and returns no
+ * value. */
 static rf_val shared(rf_emit *e, const rf_op *op) {
   rf_val x = rf_emit_in(e, op, 0);
   if (op == e->left_out) x = alone(e, op, x);
@@ -36,7 +37,8 @@ static rf_val shared(rf_emit *e, const rf_op *op) {
   return RF_NO_VAL;
 }
 
-/* Splits dimension `dim` into (extent / inner, inner), or joins it with the next one (inner 0). */
+/* Splits dimension `dim` into (extent / inner, inner). If inner is 0, joins `dim` and the next
+ * dimension. */
 static rf_val divided(rf_hlo *h, rf_val x, int dim, int64_t inner) {
   int64_t shape[RF_HLO_RANK];
   int rank = 0;
@@ -105,9 +107,9 @@ static void emit_all_reduce(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, x);
 }
 
-/* Converts rows of query, key and value heads from all heads of some rows to some heads of all
- * rows, or back. C columns of a row belong to one chip: a range of q, a range of k and a range of
- * v. */
+/* Exchanges rows of query, key and value heads. Before or after the exchange, a chip has all heads
+ * of some rows; on the other side, some heads of all rows. C columns of a row belong to one chip: a
+ * range of q, a range of k and a range of v. */
 static rf_val exchange_heads(rf_emit *e, const rf_op *op, rf_val x) {
   const rf_attr_collective *attr = &op->attr.collective;
   rf_hlo *h = e->h;

@@ -1,8 +1,8 @@
-/* emit_cudnn.c - attention and its backward op as one call of cuDNN each, which XLA's compiler
- * for NVIDIA GPUs turns into a fused kernel. The scores then never leave the chip, and the two
- * products run on tensor cores without a pass over the scores between them. The calls and the
- * fields of their configuration: xla/service/gpu/cublas_cudnn.h and backend_configs.proto of
- * openxla/xla. */
+/* emit_cudnn.c - attention and its backward op as one call of cuDNN each. XLA's compiler for NVIDIA
+ * GPUs makes such a call one fused kernel. Then the scores never leave the chip, and the two
+ * products run on tensor cores without a pass over the scores between them. The files
+ * xla/service/gpu/cublas_cudnn.h and backend_configs.proto of openxla/xla define the calls and the
+ * fields of their configuration. */
 #include "backend/xla/emit_attention.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ bool rf_cudnn_allows(const rf_emit *e, const rf_op *op) {
          a->softmax == RF_F32 && !(a->softcap > 0) && a->head_dim % DIM_STEP == 0 && a->head_dim <= DIM_LIMIT;
 }
 
-/* Sizes: B sequences of T tokens, N query heads, K key heads, H columns of a head. */
+/* Letters of sizes: B sequences of T tokens, N query heads, K key heads, H columns of a head. */
 typedef struct sizes {
   int64_t batch, tokens, heads, kv, dim, window;
 } sizes;
@@ -31,7 +31,8 @@ static sizes sizes_of(const rf_emit *e, const rf_op *op, int64_t rows) {
                  .window = a->window > 0 && a->window < tokens ? a->window : 0};
 }
 
-/* A product of two operands: the summed dimension and the two batch dimensions of each. */
+/* A product of two operands, given by the summed dimension and the two batch dimensions of each
+ * operand. */
 static int put_dot(char *to, size_t room, const char *name, const int of[6]) {
   return snprintf(to, room,
                   ", \"%s_dot_dimension_numbers\": {\"lhs_contracting_dimensions\": [\"%d\"], "
@@ -68,7 +69,7 @@ static void configure(char *to, size_t room, const rf_op *op, sizes s, bool back
   snprintf(to + at, room - at, "}}");
 }
 
-/* `heads` heads from column `begin` of rows (B*T, columns), as (B,T,heads,H). */
+/* Takes `heads` heads of rows (B*T, columns) from column `begin` on, as (B,T,heads,H). */
 static rf_val heads_of(rf_hlo *h, sizes s, rf_val rows, int64_t begin, int64_t heads) {
   rf_val v = rf_hlo_slice(h, rows, 1, begin * s.dim, (begin + heads) * s.dim);
   return rf_hlo_reshape(h, v, RF_DIMS(s.batch, s.tokens, heads, s.dim));
@@ -80,7 +81,7 @@ static void split(rf_hlo *h, sizes s, rf_val rows, rf_val qkv[3]) {
   qkv[2] = heads_of(h, s, rows, s.heads + s.kv, s.kv);
 }
 
-/* A result (B,heads,T,H) with the order (B,T,heads,H) in memory. */
+/* A result of shape (B,heads,T,H), which is stored in the order (B,T,heads,H). */
 static const int BY_TOKEN[] = {3, 1, 2, 0};
 static rf_val result_of(sizes s, int64_t heads) {
   return (rf_val){.type = RF_HLO_BF16, .rank = 4, .dim = {s.batch, heads, s.tokens, s.dim}};
@@ -90,7 +91,8 @@ static rf_val rows_of(rf_hlo *h, sizes s, rf_val v) {
   return rf_hlo_reshape(h, v, RF_DIMS(s.batch * s.tokens, v.dim[2] * s.dim));
 }
 
-static const rf_val WORKSPACE = {.type = RF_HLO_U8, .rank = 1, .dim = {0}}; /* the compiler sets its size */
+/* the compiler sets the size of this result */
+static const rf_val WORKSPACE = {.type = RF_HLO_U8, .rank = 1, .dim = {0}};
 enum { CONFIG = 4096 };
 
 void rf_cudnn_attention(rf_emit *e, const rf_op *op) {

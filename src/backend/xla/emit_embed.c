@@ -6,7 +6,7 @@ static double token_scale(const rf_op *op) {
   return op->attr.embed.scale == 0 ? 1 : (double)op->attr.embed.scale;
 }
 
-/* Chips that share a table have equal runs of its rows. Numbers of rows of this chip's part: */
+/* Chips that share a table have equal runs of its rows. Row numbers in this chip's part: */
 static rf_val local_rows(rf_emit *e, const rf_op *op, rf_val index, int64_t words) {
   if (rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1) return index;
   rf_val first = rf_hlo_multiply_c(e->h, rf_emit_rank(e, op->attr.axes), (double)words);
@@ -35,8 +35,8 @@ static void emit_embed(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, x);
 }
 
-/* A scatter adds the rows of dx to the table in place, so that it moves n rows and needs no second
- * table. A product with one-hot rows would cost 2 n V D operations, as many as the head. */
+/* A scatter adds the rows of dx to the table in place. So this op moves only n rows and needs no
+ * second table. A product with one-hot rows would cost 2 n V D operations, as many as the head. */
 static void add_rows(rf_emit *e, const rf_op *op, int slot, rf_val index, double scale) {
   if (!rf_emit_wants(op, slot)) return;
   rf_hlo *h = e->h;

@@ -1,26 +1,27 @@
 /* emit_experts.c - emitters of a mixture of experts: the router, moving rows to their experts and
- * back, and the sum of the experts' results. emit_grouped.c has the products. Positions come from
- * counts that products with triangular matrices add up: these are exact in f32 up to 2^24 rows, and
- * fast on accelerators, which are slow at scatters and at sorts of whole rows. */
+ * back, and the sum of the experts' results. emit_grouped.c has the products. To compute positions,
+ * products with triangular matrices count rows. Such products are exact in f32 up to 2^24 rows. On
+ * accelerators, they are faster than scatters and sorts of whole rows. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
 
-enum { COUNTED_ROWS = 128 }; /* rows that one triangular matrix counts */
+enum { COUNTED_ROWS = 128 }; /* number of rows that one triangular matrix counts */
 
-/* a (n,..) repeated along a new dimension, so that dimension i of the result is axis[i] of `a`. */
+/* Repeats a (n,..) along a new dimension. Dimension i of `a` becomes dimension axis[i] of the
+ * result. */
 static rf_val spread3(rf_hlo *h, rf_val a, const int *axis, int64_t d0, int64_t d1, int64_t d2) {
   return rf_hlo_broadcast(h, a, axis, RF_DIMS(d0, d1, d2));
 }
 
-/* (rows, n) with 1 where column < row. */
+/* A matrix (rows, n) with 1 where column < row, otherwise 0. */
 static rf_val below(rf_hlo *h, int64_t rows, int64_t n) {
   rf_val row = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(rows, n)),
          column = rf_hlo_iota(h, RF_HLO_I32, 1, RF_DIMS(rows, n));
   return rf_hlo_convert(h, rf_hlo_compare(h, RF_HLO_LT, column, row), RF_HLO_F32);
 }
 
-/* Element i of the result (n+1) is the sum of the elements of a (n) before i. */
+/* Element i of the result (n+1) is the sum of the first i elements of a (n). */
 static rf_val sums_before(rf_hlo *h, rf_val a) {
   rf_hlo_dot of = {{-1}, {-1}, {1, -1}, {0, -1}};
   return rf_hlo_dot_general(h, below(h, a.dim[0] + 1, a.dim[0]), a, of, RF_HLO_F32);
@@ -38,8 +39,8 @@ static rf_val log_of_sum(rf_emit *e, rf_val z) {
   return rf_hlo_add(h, most, rf_hlo_log(h, rf_hlo_reduce(h, RF_HLO_SUM, p, 1)));
 }
 
-/* The values (n,E) by which groups of experts are ranked: with sigmoids, the sum of the group's two
- * best values, otherwise the best value. */
+/* The values (n,E) that rank groups of experts. With sigmoids, the value of a group is the sum of
+ * its two best values. Otherwise it is the best value of the group. */
 static rf_val group_ranks(rf_emit *e, const rf_op *op, rf_val rank) {
   const rf_router *router = &op->attr.experts.router;
   rf_hlo *h = e->h;
@@ -92,7 +93,7 @@ static rf_val route_weights(rf_emit *e, const rf_op *op, rf_val logits, rf_val z
   return router->scale > 0 ? rf_hlo_multiply_c(h, score, (double)router->scale) : score;
 }
 
-/* The place of every row in the order of experts, and the first place of every expert. */
+/* Computes the place of every row in the order of experts, and the first place of every expert. */
 static void places(rf_emit *e, const rf_op *op, rf_val chosen, rf_val *place, rf_val *starts) {
   rf_hlo *h = e->h;
   int64_t count = rf_val_count(chosen), experts = op->attr.experts.experts, room = op->attr.experts.room,
@@ -138,7 +139,7 @@ static void emit_route(rf_emit *e, const rf_op *op) {
                   h, rf_hlo_subtract(h, logits, rf_emit_across_columns(e, log_of_sum(e, logits), experts)));
     rank = rf_hlo_add(h, rank, rf_emit_across_rows(e, choice, n));
   }
-  /* NaN ranks below all numbers, but above experts that may not be chosen. */
+  /* NaN ranks below all numbers, but above the experts that must not be chosen. */
   rank =
       rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, rank, rank), rank, rf_hlo_scalar(h, RF_HLO_F32, -3e38));
   rf_hlo_top_k(h, in_best_groups(e, op, rank), k, &value, &chosen);
@@ -180,9 +181,9 @@ static void emit_route_bwd(rf_emit *e, const rf_op *op) {
 
 /* ---- rows to their experts and back ---------------------------------------------------------- */
 
-/* For each position of the sorted rows, the index of its entry among the n k entries. With room,
- * also whether the position has an entry (bool). The entries are sorted by place, so the entries of
- * an expert are consecutive. */
+/* Returns the index among the n k entries for each position of the sorted rows. If experts have a
+ * fixed number of rows, also sets for each position whether it has an entry (bool). Entries are
+ * sorted by place, so the entries of an expert are consecutive. */
 static rf_val entries(rf_emit *e, const rf_op *op, rf_val place, rf_val *filled) {
   const rf_attr_experts *attr = &op->attr.experts;
   rf_hlo *h = e->h;
@@ -219,7 +220,7 @@ static rf_val zero_unless(rf_emit *e, rf_val filled, rf_val rows) {
                        rf_hlo_scalar(e->h, rows.type, 0));
 }
 
-/* The j-th place of each row, i32 (n). */
+/* The j-th of each row's places, i32 (n). */
 static rf_val nth_place(rf_emit *e, rf_val place, int64_t used, int64_t j) {
   int64_t n = place.dim[0] / used;
   rf_val all = rf_hlo_reshape(e->h, place, RF_DIMS(n, used));
@@ -252,7 +253,7 @@ static void emit_dispatch_bwd(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, sum);
 }
 
-/* The j-th weight of each row, repeated (n,D). */
+/* The j-th of each row's weights, repeated to (n,D). */
 static rf_val nth_weight(rf_emit *e, rf_val weights, int64_t j, int64_t width) {
   int64_t n = weights.dim[0];
   return rf_emit_across_columns(e, rf_hlo_reshape(e->h, rf_hlo_slice(e->h, weights, 1, j, j + 1), RF_DIMS(n)),

@@ -1,13 +1,13 @@
 /* emit_grouped.c - emitters of the products of a mixture of experts: consecutive rows of x (R,K)
- * belong to one expert, whose weights are w (K,N) of w (E*K,N). No product has more rows than R, up
- * to one tile per expert. There are three ways:
- * - rows with room: every expert has equally many rows, so that one product has experts as its batch;
- * - chlo.ragged_dot, where the compiler has it;
- * - a loop over experts with inner loops over tiles of rows, as many as the expert has. */
+ * belong to one expert, whose weights are w (K,N) of w (E*K,N). All products together have at most
+ * R rows, plus one tile per expert. There are three ways:
+ * - if every expert has a fixed number of rows, one product with the experts as its batch;
+ * - chlo.ragged_dot, if the compiler has it;
+ * - a loop over experts, with inner loops over the expert's tiles of rows. */
 #include "backend/xla/emit.h"
 
-/* A compiler for CPUs compiles a loop over a few hundred bytes to one function, and this function
- * cannot multiply bf16. */
+/* Compilers for CPUs compile a loop over a few hundred bytes to one function, which cannot multiply
+ * bf16. */
 enum { SMALL_TILE = 8, LARGE_TILE = 512, TINY = 4096 };
 
 typedef struct grouped {
@@ -18,7 +18,7 @@ typedef struct grouped {
 
 static rf_val int_scalar(rf_hlo *h, double v) { return rf_hlo_scalar(h, RF_HLO_I32, v); }
 
-/* Operands in their own dtype; if the dtypes differ or the operands are tiny, in f32. */
+/* The operands in their own dtype, or in f32 if the dtypes differ or the operands are tiny. */
 static void unify(rf_emit *e, grouped *g) {
   if (g->b.type == RF_HLO_I8) g->b = rf_hlo_convert(e->h, g->b, g->a.type);
   if (g->a.type == g->b.type && rf_val_count(g->a) + rf_val_count(g->b) > TINY) return;
@@ -85,7 +85,7 @@ static rf_val ragged_gradient(rf_hlo *h, const grouped *g) {
 
 /* ---- loops over experts and tiles ------------------------------------------------------------ */
 
-/* Rows of a tile: a power of two near the average rows of an expert. */
+/* Number of rows of a tile: a power of two near the average number of rows of an expert. */
 static int64_t tile_of(const grouped *g) {
   int64_t tile = SMALL_TILE;
   while (tile < LARGE_TILE && 2 * tile * g->experts <= g->rows) tile *= 2;
@@ -96,7 +96,7 @@ static rf_val at_expert(rf_hlo *h, rf_val list, rf_val expert) {
   return rf_hlo_reshape(h, rf_hlo_dynamic_slice(h, list, &expert, (const int64_t[]){1}), 0, NULL);
 }
 
-/* `count` rows from row `from` on. */
+/* Takes `count` rows from row `from` on. */
 static rf_val rows_at(rf_hlo *h, rf_val a, rf_val from, int64_t count) {
   return rf_hlo_dynamic_slice(h, a, (const rf_val[]){from, int_scalar(h, 0)},
                               (const int64_t[]){count, a.dim[1]});
@@ -114,7 +114,7 @@ static rf_val divide_up(rf_hlo *h, rf_val rows, int64_t tile) {
 }
 
 /* Multiplies `times` tiles of rows from row `first` on by the weights w. A tile that ends after the
- * expert's last row writes rows of later experts, which are written again later. */
+ * expert's last row also writes rows of later experts. Later tiles overwrite these rows. */
 static void multiply_tiles(rf_hlo *h, rf_val a, rf_val w, bool back, rf_val first, rf_val times, int64_t tile,
                            rf_val *out) {
   rf_hlo_loop loop;
@@ -126,7 +126,7 @@ static void multiply_tiles(rf_hlo *h, rf_val a, rf_val w, bool back, rf_val firs
   rf_hlo_loop_end(h, &loop, out);
 }
 
-/* Uses large tiles as long as an expert's rows fill them, then small tiles. */
+/* Uses large tiles while an expert has enough rows for a whole tile, then small tiles. */
 static rf_val looped_product(rf_hlo *h, const grouped *g, bool back, rf_hlo_type type) {
   int64_t large = tile_of(g), small = large / 8 > SMALL_TILE ? large / 8 : SMALL_TILE,
           columns = back ? g->inner : g->columns;
@@ -146,8 +146,8 @@ static rf_val looped_product(rf_hlo *h, const grouped *g, bool back, rf_hlo_type
   return rf_hlo_slice(h, out, 0, 0, g->rows);
 }
 
-/* Tiles of rows from `first` up to `end`; rows from `end` on count as 0. `sum` (E*K,N) already has
- * the present values. */
+/* Sums over tiles of rows from `first` up to `end`. Rows from `end` on count as 0. `sum` (E*K,N)
+ * starts with the present values. */
 static rf_val looped_gradient(rf_hlo *h, const grouped *g, rf_val sum) {
   int64_t tile = tile_of(g);
   rf_val x = rf_hlo_pad(h, g->a, 0, 0, tile, 0), dy = rf_hlo_pad(h, g->b, 0, 0, tile, 0);

@@ -1,7 +1,7 @@
 /* emit_head.c - emitters of the output head: loss, its gradient, logits, scores, and the parts of a
- * sharded vocabulary. Training and scoring never hold the logits of all rows: a loop computes the
- * logits z (c,V) of one chunk of c rows, and everything that depends on them. A chunk reads the
- * whole weight, so chunks are as large as rf_emit.head_bytes allows. */
+ * sharded vocabulary. Training and scoring never have the logits of all rows in memory. A loop
+ * computes the logits z (c,V) of one chunk of c rows, and all results that depend on these logits.
+ * Each chunk reads the whole weight, so chunks are as large as rf_emit.head_bytes allows. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
@@ -14,18 +14,21 @@ typedef struct head {
   int64_t width, vocab;
   bool transpose;
   float cap, temperature; /* temperature 0: 1 */
-  rf_val first;           /* i32 scalar: this chip's first token; no value: 0 */
-  rf_val words;           /* i32 scalar: this chip's tokens without padding; no value: all columns */
-  int64_t padding;        /* columns that pad_vocabulary added */
+  rf_val first;           /* i32 scalar: first token of this chip; no value: 0 */
+  /* i32 scalar: number of tokens of this chip, without padding; no value: all columns */
+  rf_val words;
+  int64_t padding; /* columns that pad_vocabulary added */
 } head;
 
-/* A chunk of rows, or all rows. The function `body` computes out[] and adds to sum[]. */
+/* A chunk of rows, or all rows. The function `body` computes out[] and adds to the sums sum[]. */
 typedef struct chunk {
   head of;
-  rf_val in[PARTS];  /* (n,..): x, labels, and others that the body reads */
-  rf_val out[PARTS]; /* (n,..): before, type and shape without the rows; no value: not wanted */
-  rf_val sum[2];     /* the present value; no value: 0 */
-  rf_val sum_of[2];  /* type and shape of the sums; no value: not wanted */
+  rf_val in[PARTS]; /* (n,..): x, labels, and other arrays that the body reads */
+  /* (n,..) results; before the body runs, their type and shape without rows; no value: not
+   * wanted */
+  rf_val out[PARTS];
+  rf_val sum[2];    /* present value of each sum; no value: 0 */
+  rf_val sum_of[2]; /* type and shape of each sum; no value: the sum is not wanted */
   void (*body)(rf_emit *e, const rf_op *op, struct chunk *c);
 } chunk;
 
@@ -51,7 +54,7 @@ static head head_of(rf_emit *e, const rf_op *op) {
 }
 
 /* Adds empty tokens to the vocabulary, because the target multiplies some numbers of columns
- * faster. Without them, the compiler pads the weight in each chunk. */
+ * faster. Without the empty tokens, the compiler pads the weight in each chunk. */
 static void pad_vocabulary(rf_emit *e, head *of) {
   rf_hlo *h = e->h;
   int64_t step = e->target.columns, more = step ? rf_ceil_div(of->vocab, step) * step - of->vocab : 0;
@@ -67,10 +70,10 @@ static void pad_vocabulary(rf_emit *e, head *of) {
 
 static rf_val plus(rf_hlo *h, rf_val sum, rf_val v) { return rf_has(sum) ? rf_hlo_add(h, sum, v) : v; }
 
-/* sum + a b in f32, maybe with transposed operands, but not both; without a sum: a b. If the
- * types differ, the f32 operand becomes a sum of two bf16 numbers where products of bf16 are
- * faster, so that it keeps 16 bits. If the product sums over rows, the rows of both numbers
- * follow each other. */
+/* Computes sum + a b in f32, or a b if `sum` has no value. One operand may be transposed. If the
+ * types differ and products of bf16 are faster, the f32 operand becomes a sum of two bf16 numbers,
+ * which keeps 16 bits. If the product sums over rows, the rows of the second number follow the rows
+ * of the first. */
 static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_val b, bool b_transposed) {
   rf_hlo *h = e->h;
   if (b.type == RF_HLO_I8) b = rf_hlo_convert(h, b, a.type);
@@ -83,7 +86,7 @@ static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_va
   rf_val wide = left ? a : b, other = left ? b : a, high = rf_hlo_round_bf16(h, wide), part[2];
   part[0] = rf_hlo_convert(h, high, other.type);
   part[1] = rf_hlo_convert(h, rf_hlo_subtract(h, wide, high), other.type);
-  if (a_transposed) { /* with two products, there would be two arrays of the size of the sum */
+  if (a_transposed) { /* two products would need two arrays of the size of the sum */
     rf_val twice[2] = {other, other}, both = rf_hlo_concatenate(h, 0, 2, part);
     other = rf_hlo_concatenate(h, 0, 2, twice);
     return plus(h, sum, rf_hlo_matmul(h, left ? both : other, true, left ? other : both, false, RF_HLO_F32));
@@ -121,11 +124,11 @@ static rf_val logits(rf_emit *e, const head *of, rf_val x) {
 enum { SUBLANES = 8, LANES = 128 }; /* of a tile of f32 */
 
 /* A row of V logits is divided into G groups of L consecutive logits. One pass computes the maximum
- * of each group. Then only the group with the largest maximum is searched for the position. About
- * sqrt(V/k) is best. */
+ * of each group. Then the program searches only the group with the largest maximum for the
+ * position. About sqrt(V/k) is best. */
 static int64_t group_length(const rf_emit *e, int64_t vocab, int64_t k) {
   int64_t best = 1;
-  /* Accelerators store the last dimension in lanes of 128, so groups of other lengths would need a
+  /* Accelerators store the last dimension in lanes of 128, so groups of another length would need a
    * padded copy. */
   if (e->target.bf16_products) return k > 1 && vocab % LANES == 0 ? LANES : 1;
   for (int64_t l = 1; l <= 1024 && l * l * k <= 4 * vocab; l++)
@@ -135,14 +138,14 @@ static int64_t group_length(const rf_emit *e, int64_t vocab, int64_t k) {
 
 typedef struct rows {
   rf_val z;       /* (c,V) */
-  rf_val grouped; /* (c,G,L), the same; (c,V) for groups of 1 */
-  rf_val tiles;   /* (c/8,G,8,L), the same; no value: the compiler's arrays have no tiles */
+  rf_val grouped; /* z as (c,G,L), or as (c,V) for groups of 1 */
+  rf_val tiles;   /* z as (c/8,G,8,L); no value: arrays of this compiler have no tiles */
   rf_val tops;    /* (c,G): largest of each group */
-  rf_val most;    /* (c): largest of the row, at least -1e30 */
+  rf_val most;    /* (c): largest logit of the row, at least -1e30 */
   rf_val sum;     /* (c): sum of exp(z - most) */
 } rows;
 
-/* Sets the groups and their largest elements. In memory with tiles of 8 rows and 128 columns, z
+/* Sets the groups and their largest elements. If memory has tiles of 8 rows and 128 columns, z
  * already has the order of r->tiles, and (c,G,L) would be a copy. */
 static void group_rows(rf_emit *e, rows *r, int64_t k) {
   rf_hlo *h = e->h;
@@ -178,14 +181,14 @@ static rf_val pairs(rf_hlo *h, rf_val column) {
   return rf_hlo_concatenate(h, 1, 2, both);
 }
 
-/* The first column of a (c,m) that equals the row's `most` (c). */
+/* The first column of each row of a (c,m) whose value is the row's `most` (c). */
 static rf_val first_equal(rf_hlo *h, rf_val a, rf_val most) {
   rf_val same = rf_hlo_compare(h, RF_HLO_EQ, a, rf_hlo_broadcast(h, most, (const int[]){0}, 2, a.dim)),
          last = rf_hlo_scalar(h, RF_HLO_I32, (double)(a.dim[1] - 1));
   return rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_select(h, same, columns(h, a), last), 1);
 }
 
-/* Groups group[r,..] (c,k) of each row r, as (c,k,L). */
+/* Gets groups group[r,..] (c,k) of each row r, as (c,k,L). */
 static rf_val groups_at(rf_hlo *h, const rows *r, rf_val group) {
   int64_t c = group.dim[0], k = group.dim[1];
   if (!rf_has(r->tiles)) {
@@ -211,7 +214,7 @@ static rf_val best_of(rf_hlo *h, const rows *r) {
   return rf_hlo_add(h, rf_hlo_multiply_c(h, group, (double)r->grouped.dim[2]), at);
 }
 
-/* z[r,labels[r]] (c). Labels out of range give a value that the caller does not use. */
+/* z[r,labels[r]] (c). If a label is out of range, the caller does not use the result. */
 static rf_val of_labels(rf_hlo *h, rf_val z, rf_val labels) {
   return rf_hlo_gather(h, z, pairs(h, labels), 2, (const int[]){0, 1});
 }
@@ -223,10 +226,10 @@ static rf_val zero_if_ignored(rf_hlo *h, rf_val labels, rf_val v) {
 
 /* ---- chunks of rows -------------------------------------------------------------------------- */
 
-/* The number of rows in a chunk for which computing takes as long as moving data, on an
- * accelerator. The weight is read once per chunk, and its gradient is read and written, if there is
- * one. */
-enum { LARGEST = 1 << 30 }; /* bytes of a chunk of logits in f32 */
+/* The number of rows of a chunk for which computing takes as long as moving data on an accelerator.
+ * Each chunk reads the weight once, and also reads and writes the gradient of the weight, if there
+ * is one. */
+enum { LARGEST = 1 << 30 }; /* size of a chunk of logits in f32, in bytes */
 enum { BALANCED_ROWS = 256, BALANCED_ROWS_WITH_GRADIENT = 512 };
 
 static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
@@ -236,7 +239,7 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
     bytes = 64 << 20;
     int64_t gradient = 4 * c->of.width * vocab;
     if (e->target.head_bytes) bytes = e->target.head_bytes;
-    /* A chunk reads and writes the gradient: larger chunks for large gradients. */
+    /* A chunk reads and writes the gradient, so chunks are larger for large gradients. */
     if (e->target.head_bytes && adds && bytes < gradient) bytes = gradient < LARGEST ? gradient : LARGEST;
     if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
     else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
@@ -246,7 +249,7 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
   return count > 1 && e->target.tiles ? rf_ceil_div(each, SUBLANES) * SUBLANES : each;
 }
 
-/* Rows from `start` (i32 scalar) of an array whose other dimensions stay whole. */
+/* Selects rows from `row` (i32 scalar) on. All other dimensions stay whole. */
 static void start_of(rf_hlo *h, rf_val row, rf_val start[RF_HLO_RANK], int rank) {
   start[0] = row;
   for (int i = 1; i < rank; i++) start[i] = rf_hlo_scalar(h, RF_HLO_I32, 0);
@@ -264,7 +267,7 @@ static rf_val give(rf_hlo *h, rf_val a, rf_val part, rf_val row) {
   return rf_hlo_dynamic_update(h, a, rf_hlo_convert(h, part, a.type), start);
 }
 
-/* The values that pass from one chunk to the next: the outputs, then the sums. */
+/* Lists the values that pass from one chunk to the next: first the outputs, then the sums. */
 static int carried(const chunk *c, rf_val *list[PARTS + 2], chunk *of) {
   int count = 0;
   for (int i = 0; i < PARTS; i++)
@@ -284,8 +287,8 @@ static void finish_together(rf_hlo *h, chunk *c) {
   for (int i = 0; i < count; i++) *list[i] = v[i];
 }
 
-/* Runs the body over all rows. Rows are added to fill the last chunk; their labels (in[1]) are
- * -1. */
+/* Runs the body over all rows. Padding rows fill the last chunk. The labels (in[1]) of padding rows
+ * are -1. */
 static void run_chunks(rf_emit *e, const rf_op *op, chunk *c) {
   rf_hlo *h = e->h;
   int64_t n = c->in[0].dim[0], each = rows_of_chunk(e, c), count = (n + each - 1) / each;
@@ -322,7 +325,8 @@ static void run_chunks(rf_emit *e, const rf_op *op, chunk *c) {
   *c = all;
 }
 
-/* An output of the type of slot `slot` with rows of `columns` numbers; 0: one number. */
+/* An output of the type of slot `slot`, with `columns` numbers in each row; 0: one number per
+ * row. */
 static rf_val out_of(rf_emit *e, const rf_op *op, int slot, int64_t columns) {
   if (!rf_emit_wants(op, slot)) return RF_NO_VAL;
   return (rf_val){
@@ -386,7 +390,7 @@ static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) 
   return rf_hlo_select(h, used, p, rf_hlo_scalar(h, RF_HLO_F32, 0));
 }
 
-/* dx (c,D) in out[`at`], and the sums dw and dbias. */
+/* Computes dx (c,D) in out[at], and adds to the sums dw and dbias. */
 static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
   bool transpose = c->of.transpose;
   rf_val x = c->in[0];
@@ -401,10 +405,10 @@ static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
   if (rf_has(c->sum_of[1])) c->sum[1] = plus(e->h, c->sum[1], rf_hlo_reduce(e->h, RF_HLO_SUM, dz, 0));
 }
 
-/* The dimension of the tokens in sum i: dw or dbias. */
+/* The dimension of sum i (dw or dbias) that counts tokens. */
 static int words_axis(const chunk *c, int i) { return i == 0 && !c->of.transpose ? 1 : 0; }
 
-/* Output `slot` + i is the sum i. */
+/* Sum i is output `slot` + i. */
 static void begin_sums(rf_emit *e, const rf_op *op, chunk *c, int slot) {
   const rf_val shape[2] = {c->of.w, c->of.bias};
   for (int i = 0; i < 2; i++) {
@@ -417,7 +421,7 @@ static void begin_sums(rf_emit *e, const rf_op *op, chunk *c, int slot) {
     if (c->of.padding) c->sum[i] = rf_hlo_pad(e->h, c->sum[i], words_axis(c, i), 0, c->of.padding, 0);
   }
 }
-/* Sets the outputs before `slot`, which never accumulate, and the sums. */
+/* Sets the sums, and the outputs before `slot`, which never accumulate. */
 static void end_sums(rf_emit *e, const rf_op *op, const chunk *c, int slot) {
   for (int i = 0; i < slot; i++)
     if (rf_emit_wants(op, i)) rf_emit_set(e, op, i, c->out[i]);
@@ -481,8 +485,9 @@ static void emit_head_logits(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 1, zero_if_ignored(h, picked, lse_of(h, &r)));
 }
 
-/* The k largest logits of each row, descending, the lower token first among equals. They are in the
- * k groups with the largest maxima, the lower group first among equals. */
+/* The k largest logits of each row in descending order. Among equal logits, the lower token comes
+ * first. The k groups with the largest maxima contain these logits, if the lower group comes first
+ * among equal maxima. */
 static void likeliest(rf_hlo *h, const rows *r, int64_t k, rf_val *values, rf_val *ids) {
   int64_t c = r->z.dim[0], g = r->tops.dim[1], l = r->z.dim[1] / g;
   if (k >= g || l == 1) {
@@ -491,7 +496,7 @@ static void likeliest(rf_hlo *h, const rows *r, int64_t k, rf_val *values, rf_va
   }
   rf_val largest, group, none = RF_NO_VAL;
   rf_hlo_top_k(h, r->tops, k, &largest, &group);
-  rf_hlo_sort(h, 1, &group, &none); /* ascending groups: candidates in the order of tokens */
+  rf_hlo_sort(h, 1, &group, &none); /* groups in ascending order, so candidates are in the order of tokens */
   rf_val some = groups_at(h, r, group), at;
   rf_hlo_top_k(h, rf_hlo_reshape(h, some, RF_DIMS(c, k * l)), k, values, &at);
   rf_val token =

@@ -19,7 +19,7 @@ rf_val rf_emit_wide(const rf_emit *e, const rf_op *op, int slot) {
 
 bool rf_emit_wants(const rf_op *op, int slot) { return slot < op->output_count && op->output[slot] >= 0; }
 
-/* Whether all parts of a quantised matrix are int8. */
+/* True if all parts of a quantised matrix are int8. */
 static bool is_int8(const rf_tensor *t) {
   bool all = t->dtype == RF_PACKED;
   for (int i = 0; all && i < t->panels.parts; i++) all = t->panels.part[i].type->number == RF_Q_INT8;
@@ -74,7 +74,7 @@ void rf_emit_out(rf_emit *e, const rf_op *op, int slot, rf_val v) {
   rf_emit_set(e, op, slot, rf_has(start) ? rf_hlo_add(e->h, rf_hlo_convert(e->h, start, v.type), v) : v);
 }
 
-/* Whether the probes are finite on all chips. */
+/* Bool scalar: true if the probes are finite on all chips. */
 static rf_val fine_everywhere(rf_emit *e) {
   int chips = (int)rf_mesh_chips(&e->graph->mesh);
   if (chips == 1 || e->ok_everywhere) return e->ok;
@@ -133,7 +133,7 @@ rf_val rf_emit_of_segments(rf_hlo *h, rf_val segments, rf_val values, int64_t ro
 
 static const double GELU_C = 0.79788456080286535588, GELU_CUBE = 0.044715;
 
-/* Computes 0.5 (1 + tanh z) as sigmoid(2 z), which is also precise where the result is small. */
+/* Computes 0.5 (1 + tanh z) as sigmoid(2 z), because sigmoid is also precise for small results. */
 static rf_val gelu_sigmoid(rf_hlo *h, rf_val u, rf_val *square) {
   *square = rf_hlo_multiply(h, u, u);
   rf_val inner = rf_hlo_multiply(h, u, rf_hlo_add_c(h, rf_hlo_multiply_c(h, *square, GELU_CUBE), 1));
@@ -166,7 +166,7 @@ rf_val rf_emit_softcap_slope(rf_hlo *h, rf_val capped, float cap) {
 
 /* ---- mesh ------------------------------------------------------------------------------------ */
 
-/* A chip's group is named by the coordinates of the other axes. */
+/* Chips with the same coordinates on all other axes form a group. */
 rf_hlo_groups rf_emit_groups(rf_emit *e, rf_axes axes) {
   const rf_mesh *mesh = &e->graph->mesh;
   int size = (int)rf_mesh_size(mesh, axes), chips = (int)rf_mesh_chips(mesh);
@@ -243,7 +243,8 @@ static rf_val wide_product(rf_hlo *h, rf_val word, uint32_t factor) {
   return rf_hlo_multiply(h, rf_hlo_convert(h, word, RF_HLO_U64), u64(h, factor));
 }
 
-/* rf_philox of base/random.c for arrays of counters (all u32, of one shape): four words each. */
+/* rf_philox of base/random.c for arrays of counters. All arrays are u32 and have the same shape.
+ * Each counter gives four words. */
 static void philox(rf_hlo *h, rf_val key, rf_val c0, rf_val c1, rf_val c2, rf_val out[4]) {
   rf_val k0 = low_word(h, key), k1 = high_word(h, key), c3 = rf_hlo_full_like(h, c0, 0);
   for (int round = 0; round < 10; round++) {
@@ -259,8 +260,8 @@ static void philox(rf_hlo *h, rf_val key, rf_val c0, rf_val c1, rf_val c2, rf_va
   for (int i = 0; i < 4; i++) out[i] = words[i];
 }
 
-/* Row of the whole batch for this chip's first row (i64 scalar). The axes outside `context` split
- * rows into runs; along `context`, chips take every n-th row of a run. */
+/* The number of this chip's first row in the whole batch (i64 scalar). All axes except `context`
+ * split the rows into runs. Along `context`, the n chips take every n-th row of a run. */
 static rf_val first_row(rf_emit *e, const rf_tensor *t, int64_t rows) {
   const rf_mesh *mesh = &e->graph->mesh;
   rf_axes axes = t->spec.split[0], strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
@@ -277,7 +278,7 @@ static rf_val tokens_of(rf_emit *e, const rf_op *op, int64_t rows) {
   rf_hlo *h = e->h;
   const rf_tensor *t = &e->graph->tensor[op->output[rf_emit_wants(op, 0) ? 0 : 1]];
   int64_t step = op->attr.dropout.token_step > 0 ? op->attr.dropout.token_step : 1;
-  /* These axes do not shard the rows of a microbatch. */
+  /* The axes of this list do not shard the rows of a microbatch. */
   const rf_axes others = RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE);
   int64_t chips = rf_mesh_size(&e->graph->mesh, (rf_axes)~others);
   rf_val first = e->run.first_token;
@@ -289,8 +290,8 @@ static rf_val tokens_of(rf_emit *e, const rf_op *op, int64_t rows) {
   return rf_hlo_convert(h, rf_hlo_add(h, row, first), RF_HLO_U64);
 }
 
-/* Numbers of the blocks of four channels, as u32 (blocks). Channels count over all chips only in
- * the ops of the family dropout. */
+/* Numbers of the blocks of four channels, as u32 (blocks). Only the ops of the family dropout count
+ * channels over all chips. */
 static rf_val blocks_of(rf_emit *e, const rf_op *op, int64_t columns) {
   rf_hlo *h = e->h;
   rf_val block = rf_hlo_iota(h, RF_HLO_U32, 0, RF_DIMS((columns + 3) / 4));
@@ -311,7 +312,8 @@ rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v) {
          channel = rf_hlo_broadcast(h, block, (const int[]){1}, RF_DIMS(rows, blocks));
   rf_val key = key_of(h, e->run.seed, step, attr->site);
   /* Otherwise the compiler computes the random numbers of all layers at the start of a step, or
-   * keeps those of the forward pass for the backward pass. In both cases it stores the masks. */
+   * keeps the random numbers of the forward pass for the backward pass. In either case, the masks
+   * would take memory. */
   key = rf_hlo_xor(h, key, rf_hlo_convert(h, rf_emit_is_nan(h, rf_emit_in(e, op, 0)), RF_HLO_U64));
   philox(h, key, low, high, channel, word);
   for (int i = 0; i < 4; i++) word[i] = rf_hlo_reshape(h, word[i], RF_DIMS(rows, blocks, 1));

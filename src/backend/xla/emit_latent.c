@@ -1,6 +1,6 @@
-/* emit_latent.c - emitters of latent attention: over keys and values, its backward op, and over
- * latent rows of a text or of a cache. Numbers of columns: P not rotated and R rotated of a query,
- * W of a value, C of a latent row. */
+/* emit_latent.c - emitters of latent attention: over keys and values, with its backward op, and
+ * over latent rows of a batch or of a cache. Letters of sizes: a query has P columns that are not
+ * rotated and R rotated columns, a value has W columns, and a latent row has C columns. */
 #include "backend/xla/emit_attention.h"
 #include "backend/xla/emit_cached.h"
 
@@ -14,7 +14,7 @@ static sizes sizes_of(const rf_op *op) {
 
 static rf_val zero_rank(rf_emit *e) { return rf_hlo_scalar(e->h, RF_HLO_I32, 0); }
 
-/* (B*T,R) as (B,N,T,R), the same for all heads. */
+/* Repeats (B*T,R) for all heads: (B,N,T,R). */
 static rf_val for_heads(rf_hlo *h, const rf_attend *a, rf_val v, int64_t heads) {
   v = rf_hlo_reshape(h, v, RF_DIMS(a->batch, a->keys, v.dim[1]));
   return rf_hlo_broadcast(h, v, (const int[]){0, 2, 3}, RF_DIMS(a->batch, heads, a->keys, v.dim[2]));
@@ -42,7 +42,7 @@ static void emit_attention_latent(rf_emit *e, const rf_op *op) {
   if (rf_emit_wants(op, 1)) rf_emit_out(e, op, 1, rf_attend_lse_out(h, lse));
 }
 
-/* (B,N,T,c) of the input's type as rows (B*T, N*c). */
+/* Reshapes (B,N,T,c) to rows (B*T, N*c) of the input's type. */
 static rf_val rows_of(rf_hlo *h, rf_val v, rf_hlo_type type) {
   v = rf_hlo_convert(h, rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], 1, v.dim[2], v.dim[3])), type);
   return rf_attend_join(h, v);
@@ -86,7 +86,8 @@ static rf_val absorbed(rf_hlo *h, sizes s, rf_val q, rf_val w, rf_hlo_type kept)
   return rf_hlo_concatenate(h, 2, 2, part);
 }
 
-/* Values (n,N*W) from weighted sums of latent rows o f32 (n,N,C), of activations of type `type`. */
+/* Values (n,N*W) from the weighted sums o of latent rows, f32 (n,N,C). `type` is the type of
+ * activations. */
 static rf_val values_of(rf_hlo *h, sizes s, rf_val o, rf_val w, rf_hlo_type type) {
   int64_t n = o.dim[0], latent = w.dim[0];
   w = rf_hlo_slice(h, rf_hlo_reshape(h, w, RF_DIMS(latent, s.heads, s.plain + s.value)), 2, s.plain,
@@ -139,8 +140,8 @@ static void emit_attention_latent_kv(rf_emit *e, const rf_op *op) {
       rf_hlo_convert(h, rf_hlo_reshape(h, rf_hlo_concatenate(h, 1, 2, part), RF_DIMS(n, 1, both)), p.type);
   if (p.cache.type == RF_HLO_U16) k = rf_hlo_bitcast(h, k, RF_HLO_U16);
   rf_pages_write(e, &p, k, RF_NO_VAL);
-  /* lse must be exact, because it is the weight with which the parts of chips are merged. ctx has
-   * the precision of activations. */
+  /* lse must be exact, because it is the weight of a chip's part when parts are merged. ctx has the
+   * precision of activations. */
   p.split = rf_emit_wants(op, 2) && rows.type == RF_HLO_BF16 && p.type == RF_HLO_BF16;
   rf_hlo_type type = p.split || p.type == RF_HLO_F32 ? RF_HLO_F32 : rows.type;
   rf_val q = rf_hlo_reshape(h, absorbed(h, s, rows, w, type), RF_DIMS(n, 1, s.heads, both));

@@ -1,8 +1,8 @@
 /* emit_lora.c - emitters of LoRA adapters and of their gradients. Each part of an adapter has its
- * own columns of h, of b and of the result. */
+ * own columns in h, in b and in the result. */
 #include "backend/xla/emit.h"
 
-/* Columns of part p in the matrix b, in f32, times the scale. */
+/* The columns of part p of matrix b, in f32, times the scale. */
 static rf_val part_of_b(rf_emit *e, const rf_op *op, int p) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
   rf_val b =
@@ -13,14 +13,14 @@ static rf_val part_of_h(rf_emit *e, const rf_op *op, int p) {
   int64_t rank = op->attr.lora.parts.rank;
   return rf_hlo_slice(e->h, rf_emit_in(e, op, 1), 1, p * rank, (p + 1) * rank);
 }
-/* Columns of part p of input 0, the rows of the linear layer. */
+/* The columns of part p of input 0, which has the rows of the linear layer. */
 static rf_val part_of_rows(rf_emit *e, const rf_op *op, int p) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
   return rf_hlo_slice(e->h, rf_emit_in(e, op, 0), 1, parts->at[p], parts->at[p] + parts->columns[p]);
 }
 
-/* Joins the parts, with zeros between them, to one f32 array with the columns of u. Then one pass
- * can add u. */
+/* Joins the parts to one f32 array with the columns of u. Zeros fill the columns between parts.
+ * Then one pass can add u. */
 static rf_val in_columns(rf_hlo *h, const rf_lora_parts *parts, const rf_val *part, rf_val u) {
   rf_val run[2 * RF_LORA_PARTS + 1];
   int64_t at = 0;
@@ -69,7 +69,7 @@ static rf_val of_slot(rf_emit *e, const rf_op *op, int input, int64_t l) {
   return rf_hlo_reshape(e->h, one, RF_DIMS(all.dim[1], all.dim[2]));
 }
 
-/* h = x a of slot l. Columns of a part from the adapter's rank on are zeros. */
+/* h = x a of slot l. In a part, the columns from the adapter's rank on are zeros. */
 static rf_val h_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
   rf_hlo *h = e->h;
   const rf_lora_parts *parts = &op->attr.lora.parts;
@@ -100,8 +100,8 @@ static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l, rf_val u) {
   return in_columns(h, parts, part, u);
 }
 
-/* For every row, the results of all adapters are computed. Then each row selects the result of its
- * own adapter. */
+/* The program computes the results of all adapters for every row. Then each row selects the result
+ * of its own adapter. */
 static void emit_lora_slots(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val u = rf_emit_wide(e, op, 0), y = u, slot = rf_emit_in(e, op, 5);

@@ -1,11 +1,12 @@
-/* emit_losses.c - emitters of the losses of sequences: policy_loss and pair_loss. A sum over a
- * segment adds the rows' values at the segment's number, and each row reads the sum from there. */
+/* emit_losses.c - emitters of the losses of sequences: policy_loss and pair_loss. To sum over a
+ * segment, a scatter adds the values of rows at the number of their segment. Then each row reads
+ * the sum of its segment. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
 
-/* The exponential of a larger number is infinite in f32. Its product with an advantage of 0 would
- * be NaN. */
+/* The exponential of a larger number is infinite in f32. The product of infinity and an advantage
+ * of 0 would be NaN. */
 static const double LARGEST_EXPONENT = 88;
 
 static rf_val f32(rf_hlo *h, double value) { return rf_hlo_scalar(h, RF_HLO_F32, value); }
@@ -13,23 +14,23 @@ static rf_val f32(rf_hlo *h, double value) { return rf_hlo_scalar(h, RF_HLO_F32,
 /* v where `where` holds, 0 elsewhere. */
 static rf_val only(rf_hlo *h, rf_val where, rf_val v) { return rf_hlo_select(h, where, v, f32(h, 0)); }
 
-/* Whether a row counts: it has a label and a weight other than 0. */
+/* True if a row counts. Such a row has a label and a weight other than 0. */
 static rf_val counted(rf_hlo *h, rf_val labels, rf_val weights) {
   return rf_hlo_and(h, rf_hlo_compare_c(h, RF_HLO_GE, labels, 0), rf_hlo_compare_c(h, RF_HLO_NE, weights, 0));
 }
 
-/* Element index[r] of v for each row. */
+/* Gets element index[r] of v for each row r. */
 static rf_val at(rf_hlo *h, rf_val v, rf_val index) {
   return rf_hlo_gather(h, v, rf_hlo_reshape(h, index, RF_DIMS(index.dim[0], 1)), 1, (const int[]){0});
 }
 
-/* Sums of v over the rows of each segment: element s is the sum of segment s. */
+/* Sums v over the rows of each segment. Element s of the result is the sum of segment s. */
 static rf_val sums_of(rf_hlo *h, rf_val number, rf_val v) {
   rf_val index = rf_hlo_reshape(h, number, RF_DIMS(number.dim[0], 1));
   return rf_hlo_scatter(h, rf_hlo_full_like(h, v, 0), index, v, 1, (const int[]){0}, true, false);
 }
 
-/* The number of each row's segment, i32 (n), from the starts of segments, i32 (n+1). */
+/* Computes the number of each row's segment, i32 (n), from the starts of segments, i32 (n+1). */
 static rf_val numbers_of(rf_hlo *h, rf_val segments, int64_t rows) {
   return rf_emit_of_segments(h, segments, rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(rows + 1)), rows);
 }
@@ -116,9 +117,9 @@ static void emit_policy_loss(rf_emit *e, const rf_op *op) {
 
 typedef struct pairs {
   const rf_attr_pairs *attr;
-  rf_val number, counts; /* (n): segment of each row, and whether the row counts */
-  rf_val loss, slope, h; /* (pairs): loss, its derivative by h, and h */
-  rf_val each;           /* (n): derivative of a segment's score by logp of a row */
+  rf_val number, counts; /* (n): segment of each row, and a flag that is true if the row counts */
+  rf_val loss, slope, h; /* (pairs): the loss, the derivative of the loss with respect to h, and h */
+  rf_val each;           /* (n): derivative of a segment's score with respect to logp of a row */
 } pairs;
 
 /* log(1 + exp(v)) */
@@ -127,7 +128,7 @@ static rf_val softplus(rf_hlo *h, rf_val v) {
   return rf_hlo_add(h, rf_hlo_maximum_c(h, v, 0), rf_hlo_log(h, rf_hlo_add_c(h, small, 1)));
 }
 
-/* Sets the loss of each pair, and its derivative by h. */
+/* Sets the loss of each pair, and the derivative of the loss with respect to h. */
 static void losses_of_pairs(rf_hlo *h, pairs *p) {
   const rf_attr_pairs *attr = p->attr;
   double beta = (double)attr->beta, e = (double)attr->smoothing;
@@ -144,7 +145,8 @@ static void losses_of_pairs(rf_hlo *h, pairs *p) {
   p->slope = rf_hlo_multiply_c(h, rf_hlo_add_c(h, rf_hlo_logistic(h, z), e - 1), beta);
 }
 
-/* Column `which` of values by segment: those of the preferred answers (0), or of the others (1). */
+/* Column `which` of an array of values per segment. Column 0 has the preferred answers, and column
+ * 1 the other answers. */
 static rf_val side(rf_hlo *h, rf_val of_segments, int which) {
   int64_t odd = of_segments.dim[0] % 2, count = of_segments.dim[0] / 2 + odd;
   if (odd) of_segments = rf_hlo_pad(h, of_segments, 0, 0, 1, 0);
@@ -152,7 +154,7 @@ static rf_val side(rf_hlo *h, rf_val of_segments, int which) {
   return rf_hlo_reshape(h, rf_hlo_slice(h, both, 1, which, which + 1), RF_DIMS(count));
 }
 
-/* Whether a row is the first row of its segment that counts. */
+/* True if a row is the first row of its segment that counts. */
 static rf_val first_counted(rf_hlo *h, const pairs *p, rf_val starts) {
   int64_t rows = starts.dim[0];
   rf_val one = rf_hlo_convert(h, p->counts, RF_HLO_I32), sum = one;
@@ -162,8 +164,8 @@ static rf_val first_counted(rf_hlo *h, const pairs *p, rf_val starts) {
   return rf_hlo_and(h, p->counts, rf_hlo_compare(h, RF_HLO_EQ, before, at(h, before, starts)));
 }
 
-/* Sets h = score of the preferred answer - score of the other one. Returns whether both have a row
- * that counts, (pairs). */
+/* Sets h = score of the preferred answer - score of the other answer. Returns (pairs): true if each
+ * of the two answers has a row that counts. */
 static rf_val compare_answers(rf_hlo *h, pairs *p, rf_val logp) {
   rf_val one = only(h, p->counts, rf_hlo_full_like(h, logp, 1)), count = sums_of(h, p->number, one),
          score = sums_of(h, p->number, only(h, p->counts, logp)), each = rf_hlo_full_like(h, count, 1);

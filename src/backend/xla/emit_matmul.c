@@ -6,8 +6,7 @@ static bool is_fast(rf_emit *e, const rf_op *op) {
   return op->attr.matmul.fast;
 }
 
-/* bias (N), repeated to (M,N). If chips add their products up, only the first chip adds the
- * bias. */
+/* bias (N), repeated to (M,N). If chips sum their products, only the first chip adds the bias. */
 static rf_val bias_of(rf_emit *e, const rf_op *op, int64_t rows) {
   rf_hlo *h = e->h;
   rf_val bias = rf_emit_wide(e, op, 2);
@@ -18,8 +17,9 @@ static rf_val bias_of(rf_emit *e, const rf_op *op, int64_t rows) {
   return rf_emit_across_rows(e, bias, rows);
 }
 
-/* x w. A compiler for GPUs writes all products of a single row and a matrix to memory before it adds
- * them up. With two rows it multiplies in one kernel, which reads the matrix as fast. */
+/* x w. For a single row, compilers for GPUs write all products with the elements of a matrix to
+ * memory, and then sum them. For two rows, one kernel computes the whole product at the speed of
+ * reading the matrix. */
 static rf_val product_of(rf_emit *e, rf_val x, rf_val w, bool transpose, rf_hlo_type type) {
   rf_hlo *h = e->h;
   if (!e->target.two_rows || x.dim[0] != 1) return rf_emit_product(h, x, false, w, transpose, type);
@@ -34,8 +34,9 @@ static void emit_matmul(rf_emit *e, const rf_op *op) {
   rf_val x = rf_emit_in(e, op, 0), w = rf_emit_in(e, op, 1);
   int result = rf_emit_wants(op, 0) ? 0 : 1;
   bool plain = attr->epilogue == RF_EPILOGUE_NONE && !rf_has(rf_emit_in(e, op, 2));
-  /* The product is rounded once. If nothing is added to the product, it is rounded here. Libraries
-   * for GPUs add a bias of the result's type before they round, and return half the bytes. */
+  /* The product is rounded once. A product without a bias or a residual is rounded here. Libraries
+   * for GPUs can add a bias of the result's type before rounding. Then they write only half the
+   * bytes. */
   bool narrow = e->target.narrow_bias && x.type == RF_HLO_BF16 && w.type == RF_HLO_BF16 &&
                 rf_has(rf_emit_in(e, op, 2)) && rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1;
   rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : narrow ? RF_HLO_BF16 : RF_HLO_F32;

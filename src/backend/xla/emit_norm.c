@@ -6,18 +6,18 @@
 static rf_val mean_of(rf_hlo *h, rf_val v) {
   return rf_hlo_multiply_c(h, rf_hlo_reduce(h, RF_HLO_SUM, v, v.rank - 1), 1.0 / (double)v.dim[v.rank - 1]);
 }
-/* 1/sqrt(mean of v^2 + eps) along the last dimension */
+/* Computes 1/sqrt(mean of v^2 + eps) along the last dimension. */
 static rf_val rstd_of(rf_hlo *h, rf_val v, float eps) {
   return rf_hlo_rsqrt(h, rf_hlo_add_c(h, mean_of(h, rf_hlo_multiply(h, v, v)), (double)eps));
 }
-/* v, repeated along a new last dimension of extent `width` */
+/* Repeats v along a new last dimension of extent `width`. */
 static rf_val along_last(rf_hlo *h, rf_val v, int64_t width) {
   int64_t dim[RF_HLO_RANK];
   for (int i = 0; i < v.rank; i++) dim[i] = v.dim[i];
   dim[v.rank] = width;
   return rf_hlo_broadcast(h, v, (const int[]){0, 1, 2, 3}, v.rank + 1, dim);
 }
-/* v - s, or v * s, where s has one number for each row of v */
+/* Computes v - s, or v * s. s has one number for each row of v. */
 static rf_val minus(rf_hlo *h, rf_val v, rf_val s) {
   return rf_hlo_subtract(h, v, along_last(h, s, v.dim[v.rank - 1]));
 }
@@ -29,8 +29,8 @@ static rf_val gain_of(rf_emit *e, const rf_op *op, int slot, float offset) {
   rf_val gain = rf_emit_wide(e, op, slot);
   return offset != 0 ? rf_hlo_add_c(e->h, gain, (double)offset) : gain;
 }
-/* rstd (g - h mean(g h)), and with `centered` also minus mean(g): the gradient of a norm's input.
- * normal: h, slope: g */
+/* The gradient of a norm's input: rstd (g - h mean(g h)). If `centered`, mean(g) is also
+ * subtracted. `normal` is h, and `slope` is g. */
 static rf_val input_gradient(rf_hlo *h, rf_val normal, rf_val slope, rf_val rstd, bool centered) {
   rf_val both = mean_of(h, rf_hlo_multiply(h, slope, normal)), value = slope;
   if (centered) value = minus(h, value, mean_of(h, slope));
@@ -94,7 +94,7 @@ static rf_val normed_heads(rf_emit *e, const rf_op *op, int slot) {
   return rf_hlo_convert(e->h, v, RF_HLO_F32);
 }
 
-/* Sets output 0 to heads (n, N+K, H), followed by the value heads of input `slot`. */
+/* Sets output 0 to `heads` (n, N+K, H), followed by the value heads of input `slot`. */
 static void set_heads(rf_emit *e, const rf_op *op, rf_val heads, int slot) {
   rf_hlo *h = e->h;
   rf_val from = rf_emit_in(e, op, slot);

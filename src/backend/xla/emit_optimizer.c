@@ -9,7 +9,7 @@
 enum { RUN = 256 };
 
 /* Sum of all elements of an f32 array. A compiler may add in any order, even one element after the
- * other. So the sum is computed in stages of short runs, which keep the error small. */
+ * other. So the sum is computed in stages, and a stage sums short runs, to keep the error small. */
 static rf_val sum_of(rf_hlo *h, rf_val v) {
   while (v.rank > 1) v = rf_hlo_reduce(h, RF_HLO_SUM, v, v.rank - 1);
   if (v.rank == 0) return v;
@@ -21,8 +21,8 @@ static rf_val sum_of(rf_hlo *h, rf_val v) {
   return rf_hlo_reduce(h, RF_HLO_SUM, v, 0);
 }
 
-/* The sum of squares of `grad` as in norm_sq, divided by the number of chips that count an
- * element. */
+/* The sum of squares of `grad` as in norm_sq. The square of an element is divided by the number of
+ * chips that have this element. */
 static rf_val square_sum(rf_emit *e, const rf_op *op, rf_val grad) {
   rf_hlo *h = e->h;
   const rf_attr_sums *attr = &op->attr.sums;
@@ -37,7 +37,7 @@ static rf_val square_sum(rf_emit *e, const rf_op *op, rf_val grad) {
   return op->attr.group > 1 ? rf_hlo_multiply_c(h, sum, 1.0 / op->attr.group) : sum;
 }
 
-/* Writes one element of the vector of sums in output `slot`. The other elements keep their
+/* Writes one element of the vector of sums in output `slot`. All other elements keep their
  * value. */
 static void set_element(rf_emit *e, const rf_op *op, int slot, rf_val sum) {
   rf_hlo *h = e->h;
@@ -71,8 +71,8 @@ static void emit_clip(rf_emit *e, const rf_op *op) {
   e->probed = norm;
 }
 
-/* metrics: the sum of nll over rows with a label, the number of these rows, and how many are
- * right */
+/* metrics: sum of nll over rows with a label, number of these rows, number of correct
+ * predictions */
 static void emit_loss_sum(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val nll = rf_emit_wide(e, op, 0), labels = rf_emit_in(e, op, 2), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
@@ -87,7 +87,7 @@ static void emit_loss_sum(rf_emit *e, const rf_op *op) {
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
-/* 1 - beta^step. The direct difference of 1 and a power would lose digits. */
+/* 1 - beta^step. Subtracting a power from 1 directly would lose digits. */
 static rf_val correction(rf_emit *e, float beta) {
   rf_hlo *h = e->h;
   rf_val step = rf_hlo_convert(h, e->run.step, RF_HLO_F32);
@@ -107,8 +107,9 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
          v = rf_emit_wide(e, op, 3), clip = rf_emit_in(e, op, 4);
   rf_val fine = RF_NO_VAL;
   if (rf_emit_wants(op, 4)) {
-    /* The update waits for the sum. Otherwise the compiler's loop for the sum also writes a moment,
-     * while the rest of the update still reads the old one, so the moments of all layers are copied. */
+    /* The update waits for the sum. Otherwise the compiler's loop for the sum also writes the new
+     * moment, while the rest of the update still reads the old moment. Then the moments of all
+     * layers would be copied. */
     rf_val known[2] = {grad, square_sum(e, op, grad)};
     rf_hlo_barrier(h, known, 2);
     set_element(e, op, 4, known[1]);
@@ -126,7 +127,8 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
     change = rf_hlo_add(h, change, rf_hlo_multiply_c(h, w, (double)attr->weight_decay));
   rf_val new_w = rf_hlo_subtract(h, w, rf_hlo_multiply(h, change, e->run.lr));
   if (rf_has(fine)) {
-    /* Nothing else has checked this gradient. If it is not finite, the weights do not change. */
+    /* No other op has checked this gradient. If the gradient is not finite, the weights stay the
+     * same. */
     new_w = rf_hlo_select(h, fine, new_w, w);
     new_m = rf_hlo_select(h, fine, new_m, m);
     new_v = rf_hlo_select(h, fine, new_v, v);
@@ -134,7 +136,7 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, new_w);
   rf_emit_out(e, op, 1, new_m);
   rf_emit_out(e, op, 2, new_v);
-  /* The weight for products is the rounded master, also if the master keeps its value. */
+  /* The weight for products is the rounded master, even if the master has not changed. */
   if (rf_emit_wants(op, 3))
     e->value[op->output[3]] = rf_hlo_convert(h, e->value[op->output[0]], rf_emit_out_type(e, op, 3));
 }

@@ -15,7 +15,7 @@ static void emit_kv_join(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, rf_hlo_concatenate(e->h, 1, 2, part));
 }
 
-/* Heads (B,K,g,T/c,H) of this chip's queries and (B,K,T,H) of all keys and values. */
+/* Reshapes this chip's queries to heads (B,K,g,T/c,H), and all keys and values to (B,K,T,H). */
 static rf_attend part_of(rf_emit *e, const rf_op *op, int segments, rf_val rows, rf_val kv, rf_val qkv[3]) {
   rf_hlo *h = e->h;
   const rf_attr_attention *of = &op->attr.attention;
@@ -60,7 +60,7 @@ static void emit_attention_part_bwd(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 1, rf_hlo_concatenate(h, 1, 2, grad + 1));
 }
 
-/* Weights exp(lse - maximum) over the chips, (n,c,N), and the sum of the weighted parts. */
+/* Weights exp(lse - maximum over the chips), (n,c,N), and the sum of the weighted parts. */
 static void emit_attention_merge(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val parts = rf_emit_wide(e, op, 0), lse = rf_emit_wide(e, op, 1);

@@ -19,7 +19,7 @@ static void emit_dropout(rf_emit *e, const rf_op *op) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* 0.5 erfc(-u / sqrt 2), the normal distribution function */
+/* The normal distribution function, 0.5 erfc(-u / sqrt 2). */
 static rf_val normal_part(rf_hlo *h, rf_val u) {
   return rf_hlo_multiply_c(h, rf_hlo_erfc(h, rf_hlo_multiply_c(h, u, -M_SQRT1_2)), 0.5);
 }
@@ -60,8 +60,8 @@ static void emit_gelu_erf_bwd(rf_emit *e, const rf_op *op) { backward(e, op, GEL
 
 /* ---- gated activations ----------------------------------------------------------------------- */
 
-/* One half of the columns, in f32. The slice comes first, so that no array of all columns is needed
- * in f32. */
+/* One half of the columns, in f32. The slice comes before the conversion, so that no f32 array has
+ * all columns. */
 static rf_val half_of(rf_emit *e, const rf_op *op, bool second) {
   rf_val v = rf_emit_in(e, op, 0);
   int64_t width = v.dim[1] / 2;
@@ -82,7 +82,8 @@ static void gated_bwd(rf_emit *e, const rf_op *op, activation act) {
                     rf_hlo_multiply(h, dh, act.value(h, gate))};
   for (int i = 0; i < 2; i++) part[i] = rf_hlo_convert(h, part[i], type);
   rf_val both = rf_hlo_concatenate(h, 1, 2, part);
-  /* Without a barrier, a compiler for GPUs writes both parts, and joins them again for each reader. */
+  /* Without a barrier, compilers for GPUs write the two parts, and join the parts again for each
+   * reader. */
   if (e->target.joins_late) rf_hlo_barrier(h, &both, 1);
   rf_emit_out(e, op, 0, both);
 }

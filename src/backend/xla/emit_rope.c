@@ -5,9 +5,9 @@
 
 enum { TURN_BITS = 64 };
 
-/* Angles (n, R/2) of the rows, in radians between -pi and pi. position * frequency would lose
- * digits in f32. So frequencies are 64-bit fractions of a turn, whose product with the position
- * drops whole turns exactly. */
+/* Angles (n, R/2) of the rows, in radians between -pi and pi. The product position * frequency
+ * would lose digits in f32. So frequencies are 64-bit fractions of a turn. An integer product with
+ * the position overflows by whole turns, and so is exact. */
 static rf_val angles(rf_emit *e, const rf_op *op, rf_val positions) {
   rf_hlo *h = e->h;
   const rf_rope *rope = &op->attr.rope.rotation;
@@ -27,13 +27,13 @@ static rf_val angles(rf_emit *e, const rf_op *op, rf_val positions) {
   return rf_hlo_multiply_c(h, rf_hlo_convert(h, upper, RF_HLO_F32), ldexp(2 * M_PI, -32));
 }
 
-/* v (n, R/2), repeated for each head: (n, heads, R/2) */
+/* Repeats v (n, R/2) for each head: (n, heads, R/2). */
 static rf_val for_heads(rf_hlo *h, rf_val v, int64_t heads) {
   return rf_hlo_broadcast(h, v, (const int[]){0, 2}, RF_DIMS(v.dim[0], heads, v.dim[1]));
 }
 
-/* The first (which 0) or second elements of the pairs of x (n, heads, R): (n, heads, R/2), in
- * f32. */
+/* Gets the first (which = 0) or second elements of the pairs of x (n, heads, R), as f32 (n, heads,
+ * R/2). */
 static rf_val elements(rf_hlo *h, rf_val x, int which, bool adjacent) {
   int64_t pairs = x.dim[2] / 2;
   if (adjacent) {
@@ -43,7 +43,7 @@ static rf_val elements(rf_hlo *h, rf_val x, int which, bool adjacent) {
   return rf_hlo_convert(h, x, RF_HLO_F32);
 }
 
-/* The opposite of `elements`: (n, heads, R) of two arrays. */
+/* The opposite of `elements`: joins two arrays to (n, heads, R). */
 static rf_val joined(rf_hlo *h, const rf_val part[2], bool adjacent) {
   rf_val v[2] = {part[0], part[1]};
   int64_t rows = v[0].dim[0], heads = v[0].dim[1], pairs = v[0].dim[2];

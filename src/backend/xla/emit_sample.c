@@ -1,24 +1,24 @@
-/* emit_sample.c - the emitter of `sample`. No row is sorted: the token at which a sum over the
- * likeliest tokens reaches a target is found by bisection over the bits of a logit. Each of the 32
- * rounds is one pass over the row. Where loops are slow, a round finds four bits, and the rounds are
- * written one after the other. */
+/* emit_sample.c - the emitter of `sample`. No row is sorted. Bisection over the bits of a logit
+ * finds the token at which a sum over the most likely tokens reaches a target. Each of the 32
+ * rounds is one pass over the row. If loops are slow, a round finds four bits, and the program has
+ * the rounds one after the other. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
 
 enum { LANES = 128, BITS = 32, DIGIT = 4, DIGITS = (1 << DIGIT) - 1 };
 
-/* Rows of logits as (R,C,LANES), so that sums run along C for all lanes at once. The last lanes of
- * an incomplete row have key 0 and weight 0. Other keys are larger than 0. */
+/* Rows of logits as (R,C,LANES), so that sums run along C for all lanes at once. The unused lanes
+ * at the end of a row have key 0 and weight 0. All other keys are larger than 0. */
 typedef struct rows {
-  rf_val key;    /* u32: has the order of the logits */
+  rf_val key;    /* u32: keys have the same order as the logits */
   rf_val weight; /* f32: exp((z - largest z) / temperature) */
   rf_val number; /* i32: the token */
   int64_t count, vocab;
-  bool unrolled; /* rounds of four bits instead of loops */
+  bool unrolled; /* true: rounds of four bits instead of loops */
 } rows;
 
-/* A value (R) for every element of a row. */
+/* Repeats a value per row (R) for every element of the row. */
 static rf_val everywhere(rf_hlo *h, const rows *r, rf_val v) {
   return rf_hlo_broadcast(h, v, (const int[]){0}, r->key.rank, r->key.dim);
 }
@@ -27,14 +27,13 @@ static rf_val total(rf_hlo *h, rf_val v) {
   return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_reduce(h, RF_HLO_SUM, v, 1), 1);
 }
 
-/* The sum of v over the elements whose `which` is above the row's bound, at the bound, or below, as
- * the given comparison says. */
+/* The sum of v over the elements whose `which` compares with the row's bound as `order` says. */
 static rf_val sum_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order order, rf_val bound, rf_val v) {
   rf_val in = rf_hlo_compare(h, order, which, everywhere(h, r, bound));
   return total(h, rf_hlo_select(h, in, v, rf_hlo_scalar(h, RF_HLO_F32, 0)));
 }
 
-/* Sums (R,DIGITS) of v over the elements whose `which` has the given order to bound (R,DIGITS). */
+/* Does the same for DIGITS bounds per row, (R,DIGITS): returns the sums (R,DIGITS). */
 static rf_val sums_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order order, rf_val bound, rf_val v) {
   const int64_t *dim = r->key.dim, all[4] = {dim[0], DIGITS, dim[1], dim[2]};
   rf_val in = rf_hlo_compare(h, order, rf_hlo_broadcast(h, which, (const int[]){0, 2, 3}, 4, all),
@@ -44,7 +43,8 @@ static rf_val sums_where(rf_hlo *h, const rows *r, rf_val which, rf_hlo_order or
   return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_reshape(h, v, RF_DIMS(dim[0], DIGITS, dim[1] * dim[2])), 2);
 }
 
-/* A vector (R) or the numbers 1 to DIGITS, as (R,DIGITS). */
+/* The first function repeats a vector (R) as (R,DIGITS). The second function gives the numbers 1 to
+ * DIGITS as (R,DIGITS). */
 static rf_val for_digits(rf_hlo *h, rf_val v) {
   return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], DIGITS));
 }
@@ -52,18 +52,19 @@ static rf_val digits(rf_hlo *h, const rows *r) {
   return rf_hlo_add_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, RF_DIMS(r->count, DIGITS)), 1);
 }
 
-/* How many of the flags (R,DIGITS) of a row are set, i32 (R). */
+/* The number of flags (R,DIGITS) that are set in each row, i32 (R). */
 static rf_val count_of(rf_hlo *h, rf_val flag) {
   return rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_convert(h, flag, RF_HLO_I32), 1);
 }
 
-/* Rounds of a loop: `rounds` if any row needs them, otherwise 0. */
+/* Number of rounds of a loop: `rounds` if any row needs the loop, otherwise 0. */
 static rf_val rounds_if(rf_hlo *h, rf_val needed, int rounds) {
   rf_val many = rf_hlo_scalar(h, RF_HLO_I32, rounds), none = rf_hlo_scalar(h, RF_HLO_I32, 0);
   return rf_hlo_reduce_all(h, RF_HLO_MAX, rf_hlo_select(h, needed, many, none));
 }
 
-/* As key_at. The sums fall from digit to digit, so the digit is the number of sums that pass. */
+/* As key_at. The sums decrease from digit to digit, so the digit is the number of sums that reach
+ * the target. */
 static rf_val key_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_val target) {
   rf_val key = rf_hlo_full(h, RF_HLO_U32, 0, RF_DIMS(r->count));
   for (int at = BITS - DIGIT; at >= 0; at -= DIGIT) {
@@ -77,8 +78,8 @@ static rf_val key_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order ord
   return key;
 }
 
-/* For each row, the largest key for which the sum of v over this key and larger ones is at least
- * (RF_HLO_GE) or more than (RF_HLO_GT) `target`. */
+/* For each row, the largest key that satisfies: the sum of v over elements with this key or a
+ * larger key is at least `target` (RF_HLO_GE), or is more than `target` (RF_HLO_GT). */
 static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_val target, rf_val needed) {
   if (r->unrolled) return key_by_digits(h, r, v, order, target);
   rf_val key = rf_hlo_full(h, RF_HLO_U32, 0, RF_DIMS(r->count));
@@ -93,7 +94,7 @@ static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_
   return key;
 }
 
-/* As token_at. The sums rise from digit to digit. */
+/* As token_at. The sums increase from digit to digit. */
 static rf_val token_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_val target, int bits) {
   rf_val token = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(r->count));
   for (int at = (bits - 1) / DIGIT * DIGIT; at >= 0; at -= DIGIT) {
@@ -107,7 +108,7 @@ static rf_val token_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_val target,
   return token;
 }
 
-/* For each row, the token up to which the sum of v, in the order of tokens, exceeds `target`. */
+/* For each row, the first token at which the sum of v, in the order of tokens, exceeds `target`. */
 static rf_val token_at(rf_hlo *h, const rows *r, rf_val v, rf_val target, rf_val needed) {
   rf_val token = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(r->count));
   int bits = 1;
@@ -132,7 +133,7 @@ static rf_val in_lanes(rf_hlo *h, rf_val z) {
   return rf_hlo_reshape(h, z, RF_DIMS(count, padded / LANES, LANES));
 }
 
-/* The order of u32 keys is that of f32 values. The key of -0 is that of 0. */
+/* The u32 keys have the same order as the f32 values. -0 and 0 have the same key. */
 static rf_val keys_of(rf_hlo *h, rf_val z) {
   rf_val zero = rf_hlo_scalar(h, RF_HLO_F32, 0),
          bits =
@@ -143,7 +144,7 @@ static rf_val keys_of(rf_hlo *h, rf_val z) {
                        rf_hlo_or(h, bits, sign));
 }
 
-/* z (R,V) with -inf for the barred tokens (R,E). */
+/* Sets the barred tokens (R,E) of z (R,V) to -inf. */
 static rf_val without_barred(rf_hlo *h, rf_val z, rf_val barred) {
   int64_t count = barred.dim[0], ends = barred.dim[1];
   rf_val row = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(count, ends, 1)),
@@ -159,9 +160,9 @@ static rf_val rule(rf_hlo *h, rf_val rules, int which) {
 static rf_val is_more(rf_hlo *h, rf_val a, double c) { return rf_hlo_compare_c(h, RF_HLO_GT, a, c); }
 static rf_val at_least_one(rf_hlo *h, rf_val a) { return rf_hlo_maximum_c(h, a, 1); }
 
-/* Weights v of the tokens before a cut. `all` tokens have the key of the cut, and `some` of them
- * are before the cut. These tokens have equal weights, so each gets the fraction some / all of its
- * weight. Tokens with larger keys get all of their weight. */
+/* Weights v of the tokens before a cut. `all` tokens have the key of the cut, and `some` of these
+ * tokens are before the cut. Tokens with the same key have equal weights, so each of them gets the
+ * fraction some / all of its weight. Tokens with larger keys keep their weight. */
 static rf_val before_cut(rf_hlo *h, const rows *r, rf_val v, rf_val cut, rf_val some, rf_val all) {
   rf_val key = everywhere(h, r, cut), zero = rf_hlo_scalar(h, RF_HLO_F32, 0),
          part = rf_hlo_multiply(h, v, everywhere(h, r, rf_hlo_divide(h, some, all)));
@@ -169,7 +170,7 @@ static rf_val before_cut(rf_hlo *h, const rows *r, rf_val v, rf_val cut, rf_val 
                        rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, r->key, key), part, zero));
 }
 
-/* The weights after top-k, which keeps the k (R) likeliest tokens of a filtered row. */
+/* The weights after top-k, which keeps the k (R) most likely tokens of a filtered row. */
 static rf_val keep_k(rf_hlo *h, const rows *r, rf_val k, rf_val filtered) {
   rf_val one = rf_hlo_full_like(h, r->weight, 1), real = rf_hlo_compare_c(h, RF_HLO_GT, r->key, 0);
   one = rf_hlo_select(h, real, one, rf_hlo_scalar(h, RF_HLO_F32, 0));
@@ -187,7 +188,7 @@ static rf_val round_up(rf_hlo *h, rf_val a) {
   return rf_hlo_add(h, whole, more);
 }
 
-/* A key, the number of tokens that have it, and the weight of one of them. */
+/* A key, the number of tokens with this key, and the weight of one such token. */
 typedef struct cut {
   rf_val key, count, weight;
 } cut;
@@ -198,7 +199,7 @@ static cut cut_of(rf_hlo *h, const rows *r, rf_val key) {
   return (cut){key, count, rf_hlo_divide(h, sum, count)};
 }
 
-/* Sum / weight of one token, with 0 for a weight of 0. */
+/* The number of tokens with weight `weight` that have this sum. A weight of 0 gives 0. */
 static rf_val tokens_in(rf_hlo *h, rf_val sum, rf_val weight) {
   return rf_hlo_divide(h, sum, rf_hlo_maximum_c(h, weight, 1e-37));
 }
@@ -220,8 +221,8 @@ static rf_val keep_min(rf_hlo *h, const rows *r, rf_val kept, rf_val least) {
   return rf_hlo_select(h, enough, kept, rf_hlo_scalar(h, RF_HLO_F32, 0));
 }
 
-/* The token up to which the sum of kept weights exceeds `target`, in descending order: its key, and
- * its number among the tokens with this key. */
+/* Finds the first token at which the sum of kept weights, in descending order, exceeds `target`.
+ * Sets *key to the key of this token, and *which to its number among the tokens with this key. */
 static void draw_ordered(rf_hlo *h, const rows *r, rf_val kept, rf_val target, rf_val needed, rf_val *key,
                          rf_val *which) {
   *key = key_at(h, r, kept, RF_HLO_GT, target, needed);
@@ -234,7 +235,7 @@ static void draw_ordered(rf_hlo *h, const rows *r, rf_val kept, rf_val target, r
   *which = rf_hlo_convert(h, rf_hlo_convert(h, place, RF_HLO_I32), RF_HLO_F32);
 }
 
-/* The first token of z (R,C,LANES) with the row's largest logit. */
+/* The first token of each row of z (R,C,LANES) that has the largest logit of the row. */
 static rf_val best_token(rf_hlo *h, const rows *r, rf_val z, rf_val most) {
   rf_val is = rf_hlo_compare(h, RF_HLO_EQ, z, everywhere(h, r, most)),
          last = rf_hlo_scalar(h, RF_HLO_I32, (double)(r->vocab - 1)),
@@ -243,7 +244,8 @@ static rf_val best_token(rf_hlo *h, const rows *r, rf_val z, rf_val most) {
 }
 
 /* uniform * sum of v, but less than the sum, so that a token of weight 0 is never drawn. Without a
- * loop, the compiler may add partial sums in another order than the sum, so the margin is larger. */
+ * loop, the compiler may add partial sums in a different order from the sum, so the margin is
+ * larger. */
 static rf_val target_of(rf_hlo *h, const rows *r, rf_val rules, rf_val v) {
   rf_val sum = total(h, v), target = rf_hlo_multiply(h, rule(h, rules, RF_RULE_UNIFORM), sum);
   return rf_hlo_minimum(h, target, rf_hlo_multiply_c(h, sum, r->unrolled ? 1 - 0x1p-18 : 1 - 0x1p-23));
@@ -282,7 +284,7 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
       .key = keys_of(h, z), .count = logits.dim[0], .vocab = logits.dim[1], .unrolled = e->target.known};
   rf_val chunk = rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, z.rank, z.dim), LANES);
   r.number = rf_hlo_add(h, chunk, rf_hlo_iota(h, RF_HLO_I32, 2, z.rank, z.dim));
-  /* keys of the unused lanes at the end of a row */
+  /* these keys are the keys of the unused lanes at the end of a row */
   rf_val real = rf_hlo_compare_c(h, RF_HLO_LT, r.number, (double)r.vocab),
          none = rf_hlo_scalar(h, RF_HLO_U32, 0);
   r.key = rf_hlo_select(h, real, r.key, none);

@@ -23,7 +23,7 @@ rf_emit_target rf_emit_target_of(const char *platform) {
                             .joins_late = true,
                             .columns = 64,
                             .head_bytes = (int64_t)512 << 20,
-                            /* otherwise activations stay f32 in memory */
+                            /* without this flag, activations stay f32 in memory */
                             .flags = "--xla_allow_excess_precision=false",
                             /* kernels of a CUDA graph have no names of instructions */
                             .traced_flags = "--xla_gpu_enable_command_buffer="};

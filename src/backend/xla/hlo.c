@@ -199,7 +199,8 @@ char *rf_hlo_finish(rf_hlo *h, const char *module, int replicas, size_t *bytes) 
 
 /* ---- values without operands ----------------------------------------------------------------- */
 
-/* Floats are written as bits, so that every value, infinities too, arrives exactly. */
+/* Floats are written as bits, so that the compiler reads every value exactly, including
+ * infinities. */
 static void put_number(rf_hlo *h, rf_hlo_type type, double value) {
   float narrow = (float)value;
   union {
@@ -313,7 +314,7 @@ RF_HLO_BINARY(RF_HLO_DEFINE)
 RF_HLO_UNARY(RF_HLO_DEFINE)
 #undef RF_HLO_DEFINE
 
-/* erfc is an operation of the dialect chlo, which plugins know too. */
+/* erfc is an operation of the dialect chlo, which plugins also know. */
 rf_val rf_hlo_erfc(rf_hlo *h, rf_val a) {
   rf_val result = like(h, a, a.type);
   rf_hlo_begin(h, result);

@@ -1,7 +1,7 @@
 /* hlo.h - builds the text of one StableHLO module. Each function appends one operation in MLIR's
- * generic form and returns its value. Shapes are static. A wrong operand is a fault of the emitter:
- * the module is then refused (rf_hlo_fault). The operations: github.com/openxla/stablehlo,
- * docs/spec.md. */
+ * generic form and returns its value. Shapes are static. A wrong operand is a fault of the emitter.
+ * Then rf_hlo_fault reports the operand, and the module is not used. The operations:
+ * github.com/openxla/stablehlo, docs/spec.md. */
 #ifndef RF_XLA_HLO_H
 #define RF_XLA_HLO_H
 
@@ -39,18 +39,19 @@ int64_t rf_val_count(rf_val v);
 typedef struct rf_hlo rf_hlo;
 rf_hlo *rf_hlo_new(void); /* NULL: no memory */
 void rf_hlo_free(rf_hlo *h);
-/* The first operand that an operation cannot take, and the location of the operation; NULL:
- * none. */
+/* Returns a text about the first wrong operand, or NULL. *name gets the location of its
+ * operation. */
 const char *rf_hlo_fault(const rf_hlo *h, const char **name);
-/* Operations from now on carry `name` as their location; NULL: none. The name must stay valid. */
+/* All later operations get `name` as their location; NULL: no location. The name must stay
+ * valid. */
 void rf_hlo_name(rf_hlo *h, const char *name);
 
 /* ---- the function main ----------------------------------------------------------------------- */
 
-/* Adds an argument of main; returns its value. */
+/* Adds an argument of main and returns the argument's value. */
 rf_val rf_hlo_argument(rf_hlo *h, rf_hlo_type type, int rank, const int64_t *dim);
-/* Adds a result of main and returns its index. `donated` is the index of the argument whose memory
- * the result reuses (equal shapes), or -1. */
+/* Adds a result of main and returns the index of the result. `donated` is the index of the argument
+ * whose memory the result reuses, or -1. This argument has the same shape. */
 int rf_hlo_result(rf_hlo *h, rf_val v, int donated);
 /* Ends the module for `replicas` devices. The caller frees the text with free(); NULL: no
  * memory. */
@@ -62,12 +63,13 @@ char *rf_hlo_finish(rf_hlo *h, const char *module, int replicas, size_t *bytes);
   (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 rf_val rf_hlo_scalar(rf_hlo *h, rf_hlo_type type, double value); /* -inf is allowed */
 rf_val rf_hlo_scalar_u64(rf_hlo *h, rf_hlo_type type, uint64_t value);
-/* An array that holds `value` everywhere: rf_hlo_full(h, RF_HLO_F32, 0, RF_DIMS(4, 8)). */
+/* An array in which every element is `value`, such as rf_hlo_full(h, RF_HLO_F32, 0, RF_DIMS(4,
+ * 8)). */
 rf_val rf_hlo_full(rf_hlo *h, rf_hlo_type type, double value, int rank, const int64_t *dim);
 rf_val rf_hlo_full_like(rf_hlo *h, rf_val like, double value);
 /* A one-dimensional array of constants. */
 rf_val rf_hlo_list(rf_hlo *h, rf_hlo_type type, int64_t count, const double *value);
-/* Element [i, j, ...] is its index along `axis`. */
+/* An array in which the value of each element is its index along `axis`. */
 rf_val rf_hlo_iota(rf_hlo *h, rf_hlo_type type, int axis, int rank, const int64_t *dim);
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
@@ -92,7 +94,7 @@ RF_HLO_UNARY(RF_HLO_DECLARE)
 RF_HLO_BINARY(RF_HLO_DECLARE)
 #undef RF_HLO_DECLARE
 rf_val rf_hlo_erfc(rf_hlo *h, rf_val a); /* 1 - erf(a) */
-/* a op constant, in the type of a. */
+/* Computes `a op constant`, in the type of a. */
 rf_val rf_hlo_add_c(rf_hlo *h, rf_val a, double c);
 rf_val rf_hlo_multiply_c(rf_hlo *h, rf_val a, double c);
 rf_val rf_hlo_maximum_c(rf_hlo *h, rf_val a, double c);
@@ -102,40 +104,43 @@ rf_val rf_hlo_compare_c(rf_hlo *h, rf_hlo_order order, rf_val a, double c);
 rf_val rf_hlo_select(rf_hlo *h, rf_val where, rf_val a, rf_val b); /* scalars broadcast */
 rf_val rf_hlo_convert(rf_hlo *h, rf_val a, rf_hlo_type type);      /* no operation if equal */
 rf_val rf_hlo_bitcast(rf_hlo *h, rf_val a, rf_hlo_type type);      /* types of equal size */
-/* f32 values rounded to bf16, still in f32. A compiler may remove a pair of conversions, but it
- * keeps this operation. */
+/* Rounds f32 values to bf16. The result is still f32. A compiler may remove a pair of conversions,
+ * but keeps this operation. */
 rf_val rf_hlo_round_bf16(rf_hlo *h, rf_val a);
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 rf_val rf_hlo_reshape(rf_hlo *h, rf_val a, int rank, const int64_t *dim);
-/* Dimension i of `a` becomes dimension axis[i] of the result; other dimensions repeat `a`. */
+/* Dimension i of `a` becomes dimension axis[i] of the result. `a` is repeated along all other
+ * dimensions. */
 rf_val rf_hlo_broadcast(rf_hlo *h, rf_val a, const int *axis, int rank, const int64_t *dim);
-rf_val rf_hlo_transpose(rf_hlo *h, rf_val a, const int *axis); /* dimension i of the result is axis[i] */
-/* [begin, end) along one dimension, and all of the others. */
+/* dimension i of the result is dimension axis[i] of a */
+rf_val rf_hlo_transpose(rf_hlo *h, rf_val a, const int *axis);
+/* Selects [begin, end) along dimension `axis`, and everything along all other dimensions. */
 rf_val rf_hlo_slice(rf_hlo *h, rf_val a, int axis, int64_t begin, int64_t end);
 rf_val rf_hlo_concatenate(rf_hlo *h, int axis, int count, const rf_val *part);
 rf_val rf_hlo_pad(rf_hlo *h, rf_val a, int axis, int64_t before, int64_t after, double value);
-/* `start` holds one i32 scalar per dimension. */
+/* `start` has one i32 scalar for each dimension. */
 rf_val rf_hlo_dynamic_slice(rf_hlo *h, rf_val a, const rf_val *start, const int64_t *size);
 rf_val rf_hlo_dynamic_update(rf_hlo *h, rf_val a, rf_val part, const rf_val *start);
 
 /* ---- products, reductions, indexed access ---------------------------------------------------- */
 
-/* Dimensions of a product. Dimensions are numbered from 0; lists end with -1. The result's
- * dimensions: batch, then the rest of a, then the rest of b. */
+/* Dimensions of a product. Dimensions are numbered from 0. Each list ends with -1. The result has
+ * the batch dimensions, then the other dimensions of a, then the other dimensions of b. */
 typedef struct rf_hlo_dot {
   int a_batch[4], b_batch[4], a_sum[4], b_sum[4];
 } rf_hlo_dot;
-/* f32 operands are multiplied in full f32 precision; bf16 operands are added in f32. `type` is the
- * type of the result. */
+/* Products of f32 operands have full f32 precision. Products of bf16 operands are summed in f32.
+ * `type` is the type of the result. */
 rf_val rf_hlo_dot_general(rf_hlo *h, rf_val a, rf_val b, rf_hlo_dot of, rf_hlo_type type);
-/* (m,k) x (k,n), or with transposed operands (k,m) and (n,k). */
+/* Multiplies (m,k) by (k,n). A transposed operand has the shape (k,m) or (n,k). */
 rf_val rf_hlo_matmul(rf_hlo *h, rf_val a, bool a_transposed, rf_val b, bool b_transposed, rf_hlo_type type);
 
-/* Products of groups of consecutive rows of a (R,K), one group per matrix of b; `sizes` (E) has
- * their rows. b_sum 1: b (E,K,N), result (R,N); 2: b (E,N,K), result (R,N); 0: b (R,N), and the
- * result (E,K,N) sums over the rows of each group. Only some compilers have this operation. */
+/* Products of groups of consecutive rows of a (R,K). `sizes` (E) has the number of rows of each
+ * group. b_sum = 1: b is (E,K,N), and the result (R,N). b_sum = 2: b is (E,N,K), and the result
+ * (R,N). b_sum = 0: b is (R,N), and the result (E,K,N) sums over the rows of each group. Only some
+ * compilers have this operation. */
 rf_val rf_hlo_ragged_dot(rf_hlo *h, rf_val a, rf_val b, rf_val sizes, int b_sum, rf_hlo_type type);
 
 typedef enum rf_hlo_reduction { RF_HLO_SUM, RF_HLO_MAX, RF_HLO_MIN, RF_HLO_AND } rf_hlo_reduction;
@@ -143,27 +148,28 @@ rf_val rf_hlo_reduce(rf_hlo *h, rf_hlo_reduction how, rf_val a, int axis); /* re
 rf_val rf_hlo_reduce_all(rf_hlo *h, rf_hlo_reduction how, rf_val a);       /* a scalar */
 
 /* Reads slices of `a`. A slice has extent 1 along the dimensions axis[0..k), and the full extent
- * along all others. `index` is i32 (..., k). The result has the dimensions of `index` without the
- * last, then the other dimensions of `a`. An index out of range is clamped. */
+ * along all other dimensions. `index` is i32 (..., k). The result has the dimensions of `index`
+ * except the last, then the other dimensions of `a`. An index out of range is clamped. */
 rf_val rf_hlo_gather(rf_hlo *h, rf_val a, rf_val index, int k, const int *axis);
-/* The reverse of rf_hlo_gather: writes (or adds) the slices `update`, which have the shape that
- * rf_hlo_gather would return. A slice whose index is out of range is dropped. `unique`: no index
- * occurs twice. */
+/* The reverse of rf_hlo_gather: writes or adds the slices `update`. `update` has the shape that
+ * rf_hlo_gather would return. A slice whose index is out of range is dropped. `unique` means that
+ * no index occurs twice. */
 rf_val rf_hlo_scatter(rf_hlo *h, rf_val a, rf_val index, rf_val update, int k, const int *axis, bool add,
                       bool unique);
-/* Rows table[index[i], :] for index i32 (n): a gather along dimension 0. */
+/* Gathers rows table[index[i], :] for `index`, i32 (n). */
 rf_val rf_hlo_rows(rf_hlo *h, rf_val table, rf_val index);
 
-/* The k largest values along the last dimension, in descending order, the lower index first among
- * equals. */
+/* The k largest values along the last dimension in descending order. Among equal values, the lower
+ * index comes first. */
 void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indices);
-/* Sorts along `axis`, stable, ascending by `key`; `other` (may have no value) follows the key. */
+/* A stable sort along `axis` by ascending `key`. `other`, if it has a value, is sorted in the same
+ * way. */
 void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other);
 
-/* Calls a function that the compiler knows by the name `target`. `config` is its JSON text. Results
- * are result[0..results), before the call only types and shapes. order[i] lists the dimensions of
- * result i from the innermost one in memory to the outermost; NULL: the last dimension is the
- * innermost. */
+/* Calls a function that the compiler knows by the name `target`. `config` is its JSON text. Before
+ * the call, result[0..results) has the types and shapes of the results. order[i] lists the
+ * dimensions of result i, from the innermost in memory to the outermost. NULL: the last dimension
+ * is the innermost. */
 typedef struct rf_hlo_callee {
   const char *target, *config;
   int operands, results;
@@ -188,15 +194,16 @@ typedef struct rf_hlo_loop {
   const char *name;
 } rf_hlo_loop;
 void rf_hlo_loop_begin(rf_hlo *h, rf_hlo_loop *loop, int64_t times, rf_val *values, int count);
-/* The same with a number of rounds that is only known at run time, an i32 scalar. */
+/* Begins a loop whose number of rounds is known only at run time. `times` is an i32 scalar. */
 void rf_hlo_loop_begin_to(rf_hlo *h, rf_hlo_loop *loop, rf_val times, rf_val *values, int count);
 void rf_hlo_loop_end(rf_hlo *h, rf_hlo_loop *loop, rf_val *values);
-/* The compiler moves no operation across the barrier. values[i] becomes the value after it. */
+/* The compiler moves no operation across a barrier. values[i] becomes the value after the
+ * barrier. */
 void rf_hlo_barrier(rf_hlo *h, rf_val *values, int count);
 
 /* ---- several devices ------------------------------------------------------------------------- */
 
-/* Groups of replicas: `count` groups of `size` ids each, in order of rank. */
+/* Groups of replicas. Each of the `count` groups has `size` ids in order of rank. */
 typedef struct rf_hlo_groups {
   int count, size;
   const int32_t *id; /* (count, size) */
@@ -207,7 +214,7 @@ rf_val rf_hlo_reduce_scatter(rf_hlo *h, rf_val a, int axis, rf_hlo_groups groups
 rf_val rf_hlo_all_reduce(rf_hlo *h, rf_hlo_reduction how, rf_val a, rf_hlo_groups groups);
 /* Splits dimension `split` into one part per member, and joins the received parts along `join`. */
 rf_val rf_hlo_all_to_all(rf_hlo *h, rf_val a, int split, int join, rf_hlo_groups groups);
-/* pair[i] = {from, to}; a replica that receives nothing gets zeros. */
+/* Replica pair[i][0] sends to replica pair[i][1]. A replica that receives nothing gets zeros. */
 rf_val rf_hlo_permute(rf_hlo *h, rf_val a, int pairs, const int32_t (*pair)[2]);
 
 static inline bool rf_has(rf_val v) { return v.id >= 0; }

@@ -13,7 +13,7 @@ static void put_type_list(rf_hlo *h, int count, const rf_val *v) {
   for (int i = 0; i < count; i++) RF_PUT(", %s", RF_TYPE(v[i]));
 }
 
-/* `times` has no value: the loop ends at `fixed`. */
+/* If `times` has no value, the loop has `fixed` rounds. */
 static void begin(rf_hlo *h, rf_hlo_loop *loop, int64_t fixed, rf_val times, rf_val *values, int count) {
   rf_val zero = rf_hlo_scalar(h, RF_HLO_I32, 0), limit, below;
   RF_EXPECT(count <= RF_HLO_CARRIED);
@@ -23,7 +23,8 @@ static void begin(rf_hlo *h, rf_hlo_loop *loop, int64_t fixed, rf_val times, rf_
   put_list(h, count, values, false);
   RF_PUT(") ({\n");
   h->depth++;
-  /* The condition reads only the counter, but has an argument for every carried value. */
+  /* The condition of the loop reads only the counter, but has an argument for every carried
+   * value. */
   rf_val i = rf_hlo_new_value(h, RF_HLO_I32, 0, NULL);
   RF_PUT("%*s^bb0(%%%d: %s", 2 * h->depth, "", i.id, RF_TYPE(i));
   for (int k = 0; k < count; k++) {

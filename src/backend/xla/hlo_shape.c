@@ -47,7 +47,7 @@ rf_val rf_hlo_slice(rf_hlo *h, rf_val a, int axis, int64_t begin, int64_t end) {
   return rf_hlo_one(h, "slice", a, attributes, result);
 }
 
-/* "%1, %2" and "tensor<..>, tensor<..>" of a list of values, as operands. */
+/* The texts "%1, %2" and "tensor<..>, tensor<..>" of a list of values, for use as operands. */
 static void put_operands(rf_hlo *h, int count, const rf_val *v) {
   for (int i = 0; i < count; i++) RF_PUT("%s%%%d", i ? ", " : "", v[i].id);
 }
@@ -202,8 +202,9 @@ rf_val rf_hlo_reduce_all(rf_hlo *h, rf_hlo_reduction how, rf_val a) {
 
 /* ---- indexed access -------------------------------------------------------------------------- */
 
-/* Dimensions of a gather's result, or of a scatter's updates: those of `index` without the last,
- * then the dimensions of `a` that are not indexed. window[] gets the numbers of the latter. */
+/* The dimensions of a gather's result, or of a scatter's updates. First come the dimensions of
+ * `index` except the last, then the dimensions of `a` that are not indexed. window[] gets the
+ * positions of the dimensions of `a`. */
 static rf_val sliced(rf_val a, rf_val index, int k, const int *axis, int *window) {
   rf_val v = {.type = a.type};
   int indexed[5] = {-1, -1, -1, -1, -1};
@@ -234,7 +235,7 @@ rf_val rf_hlo_gather(rf_hlo *h, rf_val a, rf_val index, int k, const int *axis) 
   return rf_hlo_two(h, "gather", a, index, attributes, rf_hlo_new_value(h, a.type, shape.rank, shape.dim));
 }
 
-/* In a scatter that only writes, the region returns the update. */
+/* If the scatter does not add, its region returns the update. */
 static void put_scatter_region(rf_hlo *h, rf_hlo_type type, bool add) {
   if (add) {
     rf_hlo_region(h, RF_HLO_SUM, type);
@@ -278,8 +279,8 @@ void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other) {
   int count = rf_has(*other) ? 2 : 1;
   rf_val in[2] = {*key, *other}, out[2], scalar[4];
   for (int i = 0; i < count; i++) out[i] = rf_hlo_new_value(h, in[i].type, in[i].rank, in[i].dim);
-  /* The results of one operation have one number, "%5:2", and are named %5#0 and %5#1. A reshape of
-   * each gives it a number of its own. */
+  /* All results of an operation share one number, "%5:2", and have the names %5#0 and %5#1. A
+   * reshape of each result gives the result its own number. */
   int32_t id = h->next++;
   RF_PUT("%*s%%%d:%d = \"stablehlo.sort\"(", 2 * h->depth, "", id, count);
   put_operands(h, count, in);
@@ -353,7 +354,7 @@ void rf_hlo_call(rf_hlo *h, const rf_hlo_callee *of) {
   take_results(h, id, of->results, of->result);
 }
 
-/* The operation of the dialect chlo is faster than a sort where the compiler knows it. */
+/* If the compiler knows the operation of the dialect chlo, this operation is faster than a sort. */
 void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indices) {
   int last = a.rank - 1;
   rf_val out[2] = {rf_hlo_new_value(h, a.type, a.rank, a.dim),

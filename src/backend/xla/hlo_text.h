@@ -1,4 +1,4 @@
-/* hlo_text.h - the growing text inside a module, shared by the files of hlo.h. */
+/* hlo_text.h - the text of a module while it grows, for the files that implement hlo.h. */
 #ifndef RF_XLA_HLO_TEXT_H
 #define RF_XLA_HLO_TEXT_H
 
@@ -10,22 +10,23 @@ typedef struct rf_hlo_buffer {
 } rf_hlo_buffer;
 
 struct rf_hlo {
-  rf_hlo_buffer body, arguments, types, values; /* values and types: of the results of main */
-  rf_hlo_buffer names;                          /* location aliases */
-  int32_t next;                                 /* number of the next value */
+  /* texts with the values and the types of the results of main */
+  rf_hlo_buffer body, arguments, types, values;
+  rf_hlo_buffer names; /* location aliases */
+  int32_t next;        /* number of the next value */
   int argument_count, result_count;
-  int *donated_to; /* for each argument: the result that reuses its memory, or -1 */
+  int *donated_to; /* for each argument: index of the result that reuses its memory, or -1 */
   int donated_room;
   const char *name; /* location of the next operations */
   int name_count;
   int depth; /* number of nested regions, for the indentation */
   bool failed;
-  const char *fault; /* the first operand that an operation cannot take */
+  const char *fault; /* text about the first wrong operand */
   const char *fault_name;
 };
 
-/* Checks an operand. An operation with a wrong operand would be refused by the compiler, with a
- * message that does not name the op. */
+/* Checks an operand. Without this check, the compiler would refuse a wrong operand with a message
+ * that does not name the op. */
 #define RF_EXPECT(condition) \
   do { \
     if (!(condition) && !h->fault) { \
@@ -59,10 +60,10 @@ typedef struct rf_hlo_list_text {
 rf_hlo_list_text rf_hlo_ints(int count, const int *value);
 rf_hlo_list_text rf_hlo_array(int count, const int64_t *value);
 rf_hlo_list_text rf_hlo_array_of_ints(int count, const int *value);
-/* A whole operation with one operand, or two, whose attributes are already text ("" for none). */
+/* Writes a whole operation with one or two operands. `attributes` is text, "" for none. */
 rf_val rf_hlo_one(rf_hlo *h, const char *name, rf_val a, const char *attributes, rf_val result);
 rf_val rf_hlo_two(rf_hlo *h, const char *name, rf_val a, rf_val b, const char *attributes, rf_val result);
-/* The region of a reduction or a scatter over scalars of `type`: " ({ ... })". */
+/* Writes the region " ({ ... })" of a reduction or a scatter over scalars of `type`. */
 void rf_hlo_region(rf_hlo *h, rf_hlo_reduction how, rf_hlo_type type);
 double rf_hlo_start_of(rf_hlo_reduction how, rf_hlo_type type); /* the neutral value */
 

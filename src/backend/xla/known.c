@@ -1,7 +1,8 @@
 /* known.c - see known.h. */
 #include "backend/xla/known.h"
 
-/* The tensor that all ops of a kind read from this slot; RF_NONE: none, or they read different ones. */
+/* The tensor that all ops of one kind read from this slot; RF_NONE: no such op, or the ops read
+ * different tensors. */
 static int input_of(const rf_graph *graph, const rf_op_def *def, int slot) {
   int found = RF_NONE;
   for (int i = 0; i < graph->op_count; i++) {
@@ -18,7 +19,7 @@ rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool
   const struct {
     const rf_op_def *def;
     int slot, which;
-    bool one_chip; /* chips have different parts of these inputs */
+    bool one_chip; /* true: with several chips, each chip has a different part of this input */
   } INPUTS[] = {{&RF_OP_ATTENTION, 1, RF_KNOWN_SEGMENTS, false},
                 {&RF_OP_ATTENTION_KV, 3, RF_KNOWN_SLOTS, true},
                 {&RF_OP_ATTENTION_KV, 4, RF_KNOWN_POSITIONS, true},
@@ -33,8 +34,8 @@ rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool
   return found;
 }
 
-/* Segment i is row i of the batch. `count`: rows of the microbatch and 1. Starts after the last
- * segment are its end. */
+/* True if segment i is row i of the batch. `count` is the number of starts: the rows of the
+ * microbatch + 1. All starts after the last segment are equal to the end of this segment. */
 static bool are_whole(const int32_t *start, int64_t count, int64_t seq) {
   if ((count - 1) % seq) return false;
   for (int64_t i = 0; i < count; i++)
@@ -43,7 +44,7 @@ static bool are_whole(const int32_t *start, int64_t count, int64_t seq) {
 }
 
 /* An upper bound of the positions of rows in use. There are few different bounds, because each
- * needs its own program. */
+ * bound needs its own program. */
 static int64_t reach_of(const int32_t *slot, const int32_t *position, int64_t rows) {
   enum { FIRST = 512, TIMES = 4 };
   int64_t end = 1, reach = FIRST;

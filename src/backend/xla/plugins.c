@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Files of plugins in packages of PyPI, relative to the folder of the packages. */
+/* Files of plugins in packages of PyPI, relative to the folder that contains the packages. */
 static const char *const KNOWN[] = {
     "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",  "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
     "fastatomstruct_xla_cpu/libpjrt_cpu.so",     "libtpu/libtpu.so",
@@ -20,7 +20,7 @@ void rf_xla_plugins_folder(char path[4096]) {
   else snprintf(path, 4096, "%s/.cache/rafter-plugins", home ? home : "");
 }
 
-/* Adds a file that exists and that the list does not have yet. */
+/* Adds a file to the list if the file exists and is not in the list. */
 static void add(char list[RF_XLA_PLUGINS][4096], int *count, const char *path) {
   if (!path || !*path || strlen(path) >= 4096 || *count == RF_XLA_PLUGINS || access(path, R_OK)) return;
   for (int i = 0; i < *count; i++)
@@ -42,7 +42,7 @@ int rf_xla_plugins(char list[RF_XLA_PLUGINS][4096]) {
   return count;
 }
 
-/* Ends a try that takes too long. */
+/* Ends an attempt that takes too long. */
 typedef struct limit {
   double seconds;
   const volatile int *stop;

@@ -29,10 +29,10 @@ enum { /* numbers of fields, from tsl/profiler/protobuf/xplane.proto */
        STAT_BYTES = 6,
        STAT_REFERENCE = 7
 };
-enum { DEEPEST = 64 /* events that contain each other */ };
+enum { DEEPEST = 64 /* maximum depth of events that contain each other */ };
 static const uint64_t LATEST_NS = (uint64_t)1 << 62, LONGEST_PS = (uint64_t)1 << 62;
 
-/* An entry of a map from numbers to metadata. */
+/* An entry of the map from numbers to metadata. */
 typedef struct meta {
   uint64_t key;
   rf_proto_bytes value; /* the message */
@@ -49,7 +49,7 @@ typedef struct event {
 typedef struct reader {
   const rf_xla_instructions *in;
   map events, stats; /* metadata of the plane */
-  bool named;        /* an event's metadata name its instruction */
+  bool named;        /* the metadata of an event have the name of its instruction */
   event *event;      /* of the line */
   int count, room;
   int number; /* of the next event */
@@ -108,7 +108,8 @@ static bool read_metadata(reader *r, rf_proto_bytes plane) {
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-/* The instruction that a statistic names, or RF_NONE if it is another statistic. */
+/* The instruction that a statistic names, or RF_NONE if the statistic does not name an
+ * instruction. */
 static int of_stat(const reader *r, rf_proto_bytes stat) {
   rf_proto_field f;
   uint64_t kind = 0;
@@ -123,8 +124,8 @@ static int of_stat(const reader *r, rf_proto_bytes stat) {
   return named ? rf_xla_instructions_find(r->in, text) : RF_NONE;
 }
 
-/* An instruction may run inside others, such as a loop. The last one that is named is the
- * innermost. */
+/* An instruction may run inside another instruction, such as a loop. The statistics name the
+ * innermost instruction last. */
 static int of_stats(const reader *r, rf_proto_bytes message, uint32_t number) {
   rf_proto_field f;
   int found = RF_NONE;
@@ -160,7 +161,7 @@ static int instruction_of(const reader *r, rf_proto_bytes bytes, uint64_t metada
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Adds an event that has a time. */
+/* Adds an event, if the event has a time. */
 static bool add_event(reader *r, rf_proto_bytes bytes, uint64_t line_ns) {
   rf_proto_field f;
   uint64_t metadata = 0, offset = 0, duration = 0;
@@ -195,8 +196,8 @@ static void put_kernel(reader *r, const event *e, int64_t begin, int64_t end) {
   out->known += e->instruction != RF_NONE;
 }
 
-/* Makes kernels of the line's events. The time of an event that contains others is what they
- * leave. */
+/* Makes kernels from the events of the line. An event that contains other events gets only the time
+ * outside these events. */
 static void put_events(reader *r) {
   const event *open[DEEPEST];
   int depth = 0;
@@ -298,7 +299,7 @@ rf_status rf_xla_kernels_read(rf_proto_bytes space, const rf_xla_instructions *i
   reader r = {.in = in, .out = out};
   rf_status status = RAFTER_OK;
   *out = (rf_xla_kernels){0};
-  /* some plugins count a zero byte after the message */
+  /* some plugins also count a zero byte after the message */
   if (!rf_proto_is_whole(space) && space.count && !space.data[space.count - 1]) space.count--;
   if (!rf_proto_is_whole(space)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the profile is damaged");
   for (int device = -1, last = -1; !out->count; last = device) {

@@ -5,11 +5,15 @@
 
 /* A call is one execution of an op. */
 typedef struct sums {
-  int *first_call;      /* (ops + 1): number of the op's first call */
-  rf_xla_op_time *call; /* (calls), and one for each kernel of no op; `end` - `begin` is the sum */
+  int *first_call; /* (ops + 1): index of the first call of each op */
+  /* (calls), then one for each kernel that belongs to no op; end - begin is the sum of its
+   * kernels */
+  rf_xla_op_time *call;
   int calls, others;
-  int *runs, *event; /* (instructions): events, and number of the event that was counted last */
-  int *run;          /* (instructions): events so far */
+  /* (instructions): number of events of each instruction, and number of the event that was counted
+   * last */
+  int *runs, *event;
+  int *run; /* (instructions): events so far */
 } sums;
 
 static int calls_of(const rf_graph *graph, int op) {
@@ -46,8 +50,8 @@ static bool open_sums(sums *s, const rf_xla_kernels *kernels, const rf_xla_instr
   return true;
 }
 
-/* The call to which a kernel belongs. An instruction in the loop over microbatches has as many
- * events as the loop has rounds, or a multiple of that. */
+/* The call to which a kernel belongs. The number of events of an instruction in the loop over
+ * microbatches is the number of rounds of the loop, or a multiple of it. */
 static rf_xla_op_time *call_of(sums *s, const rf_xla_kernel *k, const rf_xla_instructions *in) {
   int i = k->instruction, op = i == RF_NONE ? RF_NONE : in->at[i].number;
   if (op == RF_NONE) {
@@ -80,7 +84,7 @@ rf_status rf_xla_op_times_of(const rf_xla_kernels *kernels, const rf_xla_instruc
   *out = (rf_xla_op_times){0};
   if (!open_sums(&s, kernels, in, graph))
     RF_GO(RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while reading a profile"));
-  int64_t worked = INT64_MIN; /* until when the device worked */
+  int64_t worked = INT64_MIN; /* end of the device's work so far */
   for (int k = 0; k < kernels->count; k++) {
     const rf_xla_kernel *kernel = &kernels->at[k];
     int64_t from = kernel->begin > worked ? kernel->begin : worked;

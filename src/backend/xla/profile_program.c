@@ -5,7 +5,7 @@
 
 #include "backend/xla/profile.h"
 
-enum { /* numbers of fields, from xla/service/hlo.proto and xla/xla_data.proto */
+enum { /* field numbers of xla/service/hlo.proto and xla/xla_data.proto */
        CONFIGURED_MODULE = 1,
        MODULE_COMPUTATIONS = 3,
        COMPUTATION_INSTRUCTIONS = 2,
@@ -17,11 +17,11 @@ enum { /* numbers of fields, from xla/service/hlo.proto and xla/xla_data.proto *
        INSTRUCTION_CALLED = 38,
        METADATA_OP_NAME = 2
 };
-enum { DEEPEST = 8 /* computations that call each other */ };
+enum { DEEPEST = 8 /* maximum depth of computations that call each other */ };
 
 typedef struct instruction {
   rf_xla_instruction own; /* first field */
-  uint64_t id, called;    /* called: id of the first computation, if `calls` */
+  uint64_t id, called;    /* called: id of the first called computation, if `calls` is true */
   bool calls;
 } instruction;
 typedef struct computation {
@@ -78,7 +78,8 @@ static bool read_computation(module *m, rf_proto_bytes bytes) {
   return true;
 }
 
-/* The op of an instruction, or that of the root of the computation that it calls. */
+/* The name of an instruction's op. Without such a name, the name of the op of the root of the
+ * called computation. */
 static rf_proto_bytes op_of(const module *m, const instruction *at) {
   for (int depth = 0; depth < DEEPEST && at && !at->own.op.count && at->calls; depth++) {
     computation of = {.id = at->called};
@@ -140,7 +141,7 @@ rf_status rf_xla_instructions_read(char *program, size_t bytes, const rf_graph *
   module m = {0};
   rf_proto_bytes all = {program, bytes};
   *out = (rf_xla_instructions){.program = program};
-  /* A module with its configuration has no computations of its own. */
+  /* A message that wraps a module and its configuration has no computations itself. */
   if (!rf_proto_find(all, MODULE_COMPUTATIONS).count) all = rf_proto_find(all, CONFIGURED_MODULE);
   rf_status status = read_module(all, &m, error);
   if (status == RAFTER_OK) {

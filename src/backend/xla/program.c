@@ -1,6 +1,6 @@
 /* program.c - a plan as compiled modules. One module computes all sections of a step, so `run`
  * collects the inputs of the microbatches, and executes the module in the last section. In
- * generation and scoring, where the number of rows varies, there is one module for each power of
+ * generation and scoring, the number of rows varies, so there is one module for each power of
  * two. */
 #include "backend/xla/device.h"
 #include "backend/xla/known.h"
@@ -19,14 +19,16 @@ typedef struct variant {
   rf_xla_argument *argument; /* (chips * arguments), chip by chip, as in rf_xla_call */
   rf_xla_result *result;     /* (chips * results) */
   bool *donated;
-  /* bytes of the image: the words of rf_run_inputs, and the values of probes (chips * probes) */
+  /* offsets in the image of the words of rf_run_inputs, and of the values of probes (chips *
+   * probes) */
   int64_t words, probes;
-  rf_xla_instructions instructions; /* of the compiled program; none until the first traced execution */
-  int64_t *sums; /* for each result: bytes of the image for f32 values of an f64 tensor, or -1 */
+  /* instructions of the compiled program; none until the first traced execution */
+  rf_xla_instructions instructions;
+  int64_t *sums; /* for each result: offset in the image for the f32 values of an f64 tensor, or -1 */
 } variant;
 
 typedef struct xla_program {
-  rf_program program; /* first field, because the interface is a pointer to it */
+  rf_program program; /* first field, because callers have a pointer to rf_program */
   rf_xla_memory *memory;
   const rf_graph *graph;
   int64_t *offset; /* of each tensor */
@@ -35,7 +37,7 @@ typedef struct xla_program {
   rf_watch watch;
   rf_xla_timed timed;
   int number;             /* of the plan in the run */
-  rf_known_inputs inputs; /* on which the choice of a program depends */
+  rf_known_inputs inputs; /* inputs that decide which program runs */
   rf_section last;        /* the last section that has ops */
   variant *variant;
   int variants;
@@ -47,7 +49,7 @@ static rf_status no_memory(rf_error *error) {
 
 /* ---- compiling ------------------------------------------------------------------------------- */
 
-/* Bytes of a tensor of all microbatches, on one chip. */
+/* Size on one chip of a tensor that has the values of all microbatches, in bytes. */
 static int64_t stack_bytes(const xla_program *p, int t) {
   return rf_round_up(p->graph->accumulate * rf_tensor_bytes(&p->graph->tensor[t]), 64);
 }
@@ -81,7 +83,8 @@ static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Outputs that are the same on every chip come from the host's first chip alone. */
+/* True if the tensor differs between chips. A tensor that is the same on all chips is copied only
+ * from the host's first chip. */
 static bool differs(const rf_tensor *t) {
   for (int d = 0; d < t->rank; d++)
     if (t->spec.split[d]) return true;
@@ -164,15 +167,15 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_emit_known kno
       d->settings.compiling(d->settings.self, rows, rf_now_seconds() - start, stats.total);
   }
   free(flags);
-  free(v->module.text); /* only the ports are needed from here on */
+  free(v->module.text); /* from here on, only the ports are needed */
   v->module.text = NULL;
   if (status == RAFTER_OK) p->variants++;
   else free_variant(v);
   return status;
 }
 
-/* Training always uses all rows. So do several chips, which have different parts of the rows in
- * use. */
+/* Training always uses all rows. A program on several chips also uses all rows, because each chip
+ * has a different part of the rows in use. */
 static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
   int64_t all = p->graph->rows, power = 1;
   if (p->graph->job == RF_JOB_TRAIN || p->memory->device->device.chips > 1 || rows <= 0 || rows >= all)
@@ -181,7 +184,8 @@ static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
   return power < all ? power : all;
 }
 
-/* An input of the next run on a chip, for all microbatches, and its bytes. */
+/* The address of an input of the next run on a chip, for all microbatches. *bytes gets the size of
+ * the input. */
 static const void *input_at(const xla_program *p, int chip, int tensor, int64_t *bytes) {
   int64_t each = rf_tensor_bytes(&p->graph->tensor[tensor]);
   bool stacked = p->stack[tensor] >= 0;
@@ -263,7 +267,7 @@ static float probed(const xla_program *p, const variant *v, int probe) {
   return value[probe];
 }
 
-/* Writes a probed value to the place that it has in the tensor, and calls the check of the run. */
+/* Writes a non-finite probed value to its place in the tensor, and calls the check of the run. */
 static rf_status check_probes(xla_program *p, const variant *v, const rf_run_inputs *inputs,
                               rf_error *error) {
   for (int i = 0; i < v->module.probes; i++) {
@@ -281,7 +285,7 @@ static rf_status check_probes(xla_program *p, const variant *v, const rf_run_inp
   return RAFTER_OK;
 }
 
-/* A result that the caller does not read stays on the device, and is freed there. */
+/* A result that the caller does not read stays on the device, and the child frees it. */
 static void leave_out(const xla_program *p, variant *v, const rf_tensor *unread) {
   for (int i = 0; i < v->module.results; i++) {
     int t = v->module.result[i].tensor;
@@ -328,7 +332,7 @@ static void keep_inputs(xla_program *p, int micro) {
   }
 }
 
-/* Copies the outputs of a microbatch to where the graph has them. */
+/* Copies the outputs of a microbatch to the places of the graph's outputs. */
 static void show(rf_program *program, int micro) {
   const xla_program *p = (const xla_program *)program;
   for (int t = 0; t < p->graph->tensor_count; t++) {
@@ -399,8 +403,8 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     status = reserve_stacks(p, error);
     p->inputs = rf_known_find(graph, p->offset, knows, chips);
   }
-  /* Programs of generation are compiled later, when the number of rows and the facts of the inputs
-   * are known. */
+  /* Programs for generation are compiled later, when the number of rows and the facts about the
+   * inputs are known. */
   if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN)) {
     rf_emit_known usual = {0};
     if (p->inputs.any) usual = rf_emit_usual(graph, &target);

@@ -1,5 +1,5 @@
-/* proto.h - reads messages of Protocol Buffers in memory. The bytes may be damaged: no function
- * reads outside of them. Example:
+/* proto.h - reads messages of Protocol Buffers in memory. The bytes may be damaged, so no function
+ * reads outside the bytes. Example:
  *   rf_proto_field f;
  *   for (rf_proto p = rf_proto_of(bytes); rf_proto_next(&p, &f);)
  *     if (f.number == 2) name = f.bytes; */
@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 
-/* A range of the bytes that are read. `data` may be NULL if there are none. */
+/* A range of the bytes of a message. `data` may be NULL if the range is empty. */
 typedef struct rf_proto_bytes {
   const char *data;
   size_t count;
@@ -16,25 +16,26 @@ typedef struct rf_proto_bytes {
 
 typedef struct rf_proto {
   const unsigned char *at, *end;
-  bool damaged; /* the last field was not one */
+  bool damaged; /* true: the last bytes were not a field */
 } rf_proto;
 
 typedef struct rf_proto_field {
   uint32_t number;
-  bool is_number; /* `value` is set: a varint or a fixed number; otherwise `bytes` is */
+  bool is_number; /* true: `value` is set, from a varint or a fixed number; false: `bytes` is set */
   uint64_t value;
-  rf_proto_bytes bytes; /* a text, bytes, a message or a packed list */
+  rf_proto_bytes bytes; /* content of a text, bytes, a message or a packed list */
 } rf_proto_field;
 
 rf_proto rf_proto_of(rf_proto_bytes bytes);
 /* Reads the next field. Returns false at the end, and at a damaged field. Groups count as
  * damaged. */
 bool rf_proto_next(rf_proto *p, rf_proto_field *field);
-/* Whether all fields can be read. */
+/* True if all fields can be read. */
 bool rf_proto_is_whole(rf_proto_bytes message);
-/* The last field `number` of a message that has bytes, or no bytes. */
+/* The bytes of the last field `number` of a message; no bytes if the message lacks this field. */
 rf_proto_bytes rf_proto_find(rf_proto_bytes message, uint32_t number);
-/* The first number of a repeated field, which may be packed. Returns false if it has none. */
+/* Gets the first number of a repeated field, which may be packed. Returns false if the field has no
+ * number. */
 bool rf_proto_first(const rf_proto_field *field, uint64_t *value);
 
 static inline bool rf_proto_is(rf_proto_bytes a, const char *text) {

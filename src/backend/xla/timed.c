@@ -53,8 +53,8 @@ void rf_xla_timing_drop(rf_xla_device *d, const rf_xla_timing *t) {
 
 /* ---- after an execution ---------------------------------------------------------------------- */
 
-/* Profiles have the time of day. A shift puts the kernels into the execution, of which the host
- * knows begin and end: clocks of devices may differ. */
+/* Profiles contain the time of day. The clock of a device may differ from the clock of the host. So
+ * a shift moves the kernels into the execution, whose begin and end the host knows. */
 static int64_t shift_of(const rf_xla_op_times *times, const rf_xla_timing *t, int64_t end) {
   int64_t first = times->at[0].begin, last = times->at[times->count - 1].end, shift = t->clock;
   if (last + shift > end) shift = end - last;
@@ -73,7 +73,8 @@ static void put_times(const rf_xla_op_times *times, const rf_xla_timing *t, int6
   }
 }
 
-/* An op without kernels was executed too: the compiler made it a part of another op's kernel. */
+/* An op without kernels was also executed, because the compiler made it a part of another op's
+ * kernel. */
 static void measure(const rf_xla_op_times *times, const rf_xla_timed *of) {
   for (int i = 0; i < of->graph->op_count; i++) {
     bool micro = of->graph->op[i].section == RF_SECTION_MICRO && of->graph->accumulate > 1;

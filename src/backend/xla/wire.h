@@ -1,6 +1,7 @@
 /* wire.h - messages between the client (client.c) and the program rafter-pjrt (src/pjrt_host),
- * which loads a plugin. Both run on one machine and come from one build. A request is a head and
- * `bytes` bytes of body. Each request gets one answer. Both sides check every size. */
+ * which loads a plugin. Client and program run on one machine and come from one build. A request
+ * consists of a head and `bytes` bytes of body. Each request gets one answer. Client and program
+ * check every size. */
 #ifndef RF_XLA_WIRE_H
 #define RF_XLA_WIRE_H
 
@@ -12,18 +13,19 @@
 
 enum {
   RF_WIRE_VERSION = 4, /* of this header */
-  RF_WIRE_SOCKET = 3,  /* descriptor of the socket in the child */
+  RF_WIRE_SOCKET = 3,  /* file descriptor of the socket in the child */
   RF_WIRE_RANK = 6,    /* dimensions of an array */
   RF_WIRE_DEVICES = 4096,
   RF_WIRE_OPTIONS = 64,    /* options of the plugin */
   RF_WIRE_SHARED = 256,    /* shared memories */
-  RF_WIRE_ADDRESS = 255,   /* bytes of host 0's name or address */
-  RF_WIRE_PIECE = 4 << 20, /* bytes of a message between hosts */
-  /* exit status of the child when another host has ended; its last line of stderr says which */
+  RF_WIRE_ADDRESS = 255,   /* maximum bytes of the name or address of host 0 */
+  RF_WIRE_PIECE = 4 << 20, /* maximum bytes of a message between hosts */
+  /* exit status of the child when another host has ended; the child's last line of stderr names
+   * this host */
   RF_WIRE_EXIT_HOST = 70
 };
-/* The first word of each head. It has the version, so that a program of another version of rafter
- * refuses the first message. */
+/* The first word of each head. This word contains the version, so that a program of another version
+ * of rafter refuses the first message. */
 #define RF_WIRE_MAGIC (0x52504a00u + RF_WIRE_VERSION)
 #define RF_WIRE_MOST ((uint64_t)1 << 33) /* bytes of a body */
 
@@ -40,10 +42,10 @@ typedef enum rf_wire_kind {
   RF_WIRE_FREE,          /* int64 ids of buffers */
   RF_WIRE_DROP,          /* int64 program */
   RF_WIRE_EXECUTE,       /* rf_wire_execute and its lists; answer: int64 buffers */
-  RF_WIRE_SEND,          /* int64 host, and a message for it */
-  RF_WIRE_RECEIVE,       /* int64 host; answer: its next message */
+  RF_WIRE_SEND,          /* int64 host, and a message for this host */
+  RF_WIRE_RECEIVE,       /* int64 host; answer: the next message of this host */
   RF_WIRE_PROFILE_BEGIN, /* the plugin's profiler records from now on */
-  RF_WIRE_PROFILE_END,   /* answer: what it recorded, an XSpace */
+  RF_WIRE_PROFILE_END,   /* answer: the recorded XSpace */
   RF_WIRE_CLOSE,         /* the child ends */
   RF_WIRE_KINDS
 } rf_wire_kind;
@@ -54,8 +56,9 @@ static inline int64_t rf_wire_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* How long both processes wait for an execution without sleeping: waking up takes longer than the
- * messages of a step. 0 if the processor itself computes, or this process may use one core only. */
+/* How long client and child wait for an execution without sleeping. Waking up would take longer
+ * than the messages of a step. 0 if the CPU itself computes, or if this process may use only one
+ * core. */
 static inline int64_t rf_wire_spin_ns(const char *platform, int cores) {
   enum { CORES = 2, SPIN_NS = 3000000 };
   return strcmp(platform, "cpu") && cores >= CORES ? SPIN_NS : 0;
@@ -73,8 +76,8 @@ typedef struct rf_wire_head {
   uint64_t bytes;
 } rf_wire_head;
 
-/* `code` is 0, an error code of the plugin (1 to 16) or one of the following. The body of a failure
- * is a text. */
+/* `code` is 0, an error code of the plugin (1 to 16), or one of these negative codes. The body of a
+ * failure is a text. */
 enum {
   RF_WIRE_BAD_REQUEST = -1,
   RF_WIRE_NO_PLUGIN = -2,
@@ -91,11 +94,11 @@ typedef struct rf_wire_answer {
 
 typedef struct rf_wire_open {
   uint32_t compile_only, options;
-  uint32_t host, hosts, port, address_bytes; /* hosts <= 1: no other hosts, and no address */
-  uint32_t cores, unused;                    /* that the client may use */
+  uint32_t host, hosts, port, address_bytes; /* if hosts <= 1, there is one host, and the address is empty */
+  uint32_t cores, unused;                    /* cores: number of cores that the client may use */
 } rf_wire_open;
-/* Texts follow the list of options, without NUL: for each option its name, then its text; then the
- * address of host 0. */
+/* The list of options is followed by texts without NUL: the name and the text of each option, then
+ * the address of host 0. */
 typedef struct rf_wire_option {
   uint32_t name_bytes, text_bytes;
   int32_t is_number, unused;
@@ -110,9 +113,9 @@ typedef struct rf_wire_facts {
   char platform[64], version[128], kind[64];
 } rf_wire_facts;
 
-/* Texts follow: program, compile options (a CompileOptionsProto), topology (may be empty), and a
- * description of the topology's devices for plugins that do not know them by name (may be
- * empty). */
+/* This struct is followed by texts: program, compile options (a CompileOptionsProto), topology, and
+ * a description of the topology's devices for plugins that do not know the topology by name. The
+ * last two texts may be empty. */
 typedef struct rf_wire_compile {
   uint64_t text_bytes, options_bytes, topology_bytes, target_bytes;
 } rf_wire_compile;
@@ -141,8 +144,9 @@ typedef struct rf_wire_get {
   int64_t buffer, shared, at, bytes;
 } rf_wire_get;
 
-/* Lists follow: devices * arguments buffers (int64; 0: staged), `staged` arrays, devices * results
- * wanted results, and one byte for each argument: 1 if it is donated. */
+/* This struct is followed by lists: devices * arguments ids of buffers (int64; 0: staged), `staged`
+ * staged arrays, devices * results wanted results, and one byte for each argument, which is 1 for a
+ * donated argument. */
 typedef struct rf_wire_execute {
   int64_t program, shared;
   uint32_t devices, arguments, results, staged;
