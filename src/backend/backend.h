@@ -17,15 +17,15 @@ typedef struct rf_device rf_device;
 typedef struct rf_program_source rf_program_source;
 typedef struct rf_program rf_program;
 
-/* A block of device memory, addressed by byte offset. A program uses one such block. On a device of
- * several chips, every chip has a block of `bytes` bytes, and byte `at` of chip c has the offset
- * rf_memory_at(memory, c, at). All blocks have the same tensors at the same offsets. With several
- * hosts, a host has only the blocks of its own chips, and c counts these chips. */
+/* A block of device memory, addressed by byte offset. A program uses one block of memory. On a
+ * device of several chips, every chip has a block of `bytes` bytes, and byte `at` of chip c has the
+ * offset rf_memory_at(memory, c, at). All blocks have the same tensors at the same offsets. With
+ * several hosts, a host has only the blocks of its own chips, and c counts these chips. */
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
   unsigned char *host; /* address of the first byte; NULL if the host cannot access the memory directly */
-  int64_t chip_bytes;  /* distance between the blocks of two chips; 0 with one chip */
+  int64_t chip_bytes;  /* number of bytes from a chip's block to the next; 0 with one chip */
 } rf_memory;
 static inline int64_t rf_memory_at(const rf_memory *memory, int chip, int64_t at) {
   return chip * memory->chip_bytes + at;
@@ -42,7 +42,7 @@ typedef struct rf_device_settings {
   const char *plugin;       /* path of a PJRT plugin; NULL: none */
   const char *flags;        /* options for the compiler, such as "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache;        /* folder of compiled programs; NULL: none */
-  bool traced;              /* the run records some of its steps (backend/lanes.h) */
+  bool traced;              /* true: the run records some of its steps (backend/lanes.h) */
   const volatile int *stop; /* a value other than 0 ends compiling with RAFTER_INTERRUPTED; may be NULL */
   /* Called before and after a program for `rows` rows is compiled, which may take minutes. The
    * second call gets the seconds of the compilation, and the bytes that the program needs on each
@@ -77,7 +77,7 @@ typedef struct rf_device_type {
    * every plan reads its tensors from the arena itself. */
   void (*enter)(rf_memory *memory, int plan);
   /* Sends a message to another host, or receives the next one from it. Messages of a host arrive in
-   * order. Both functions fail if a host ends. They are NULL if devices have one host. */
+   * order. Both functions fail if a host ends. Both functions are NULL if devices have one host. */
   rf_status (*send)(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error);
   rf_status (*receive)(rf_device *device, int host, void *data, int64_t bytes, rf_error *error);
   /* Waits for all queued work and reports the errors of this work. The function is NULL if the
@@ -86,9 +86,9 @@ typedef struct rf_device_type {
   /* Compiles a plan to a program. The device must outlive the program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
                        rf_error *error);
-  /* The next four functions measure the highest rates of the device. They are NULL if the device
-   * cannot measure itself. `flops` multiplies values in registers for `seconds` and returns the
-   * FLOP/s. It returns 0 if the device lacks the unit `alu`. */
+  /* The next four functions measure the highest rates of the device. These functions are NULL if
+   * the device cannot measure itself. `flops` multiplies values in registers for `seconds` and
+   * returns the FLOP/s. `flops` returns 0 if the device lacks the unit `alu`. */
   bool (*has_alu)(const rf_device *device, rf_dtype dtype, rf_alu alu);
   double (*flops)(const rf_device *device, rf_dtype dtype, rf_alu alu, double seconds);
   /* Reads or copies the complete memory `passes` times and returns the bytes/s of the fastest pass.
@@ -187,7 +187,7 @@ struct rf_program {
   rf_status (*run)(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error);
   void (*release)(rf_program *program);
   /* Called after the section END: copies the outputs of a microbatch to the output tensors of the
-   * graph. NULL: the outputs are in these tensors after each section MICRO. */
+   * graph. NULL: the output tensors are complete after each section MICRO. */
   void (*show)(rf_program *program, int micro);
 };
 
@@ -210,8 +210,8 @@ struct rf_backend {
   /* A compiler places the tensors of a step, so the device allocates more or fewer bytes than the
    * plan says. */
   bool compiles;
-  bool many_chips; /* the device runs programs of a mesh on several chips */
-  bool sheet;      /* the backend can only plan; its machine is known by its data sheet, and has no threads */
+  bool many_chips; /* true: the device runs programs of a mesh on several chips */
+  bool sheet;      /* true: the backend can only plan, for a machine without threads that has a data sheet */
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;

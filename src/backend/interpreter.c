@@ -25,7 +25,7 @@ typedef struct interpreter {
   rf_link *link;
   rf_run_inputs mine;
   int32_t place[RF_AXES];
-  int64_t row_chips; /* chips that have different rows of a microbatch */
+  int64_t row_chips; /* number of chips that have different rows of a microbatch */
   int64_t *first_row;
   /* With pipeline stages: the passes of this stage in their order, and the index of the next
    * pass. */
@@ -86,7 +86,7 @@ static void *slot_address(const interpreter *in, int tensor, int micro) {
   return (char *)in->address[tensor] + rf_slot_at(&in->graph->tensor[tensor], micro);
 }
 
-/* Sets the operands of a call to the addresses that they have in a microbatch. */
+/* Sets the addresses of a call's operands for a microbatch. */
 static void take_slots(const interpreter *in, rf_call *call, int micro) {
   const rf_op *op = call->op;
   for (int k = 0; k < op->input_count; k++) call->in[k] = slot_address(in, op->input[k], micro);
@@ -153,7 +153,7 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
   rf_team_leave(in->team, rf_now_ns(), rf_team_cpu_ns());
   if (rf_lanes_on) rf_lanes_on->op = RF_NONE;
   if (status == RAFTER_OK) return rf_flights_check(in->flights, error);
-  rf_flights_drop(in->flights); /* the caller may run the section again */
+  rf_flights_drop(in->flights); /* because the caller may run the section again */
   return status;
 }
 

@@ -12,7 +12,7 @@ typedef struct rf_inner_kernel {
   int max_rows;     /* maximum rows of the product; 0: any number */
 } rf_inner_kernel;
 /* The kernels that a plan chose for one product inside an op. The number of rows of a call decides
- * between them. */
+ * between these kernels. */
 typedef struct rf_inner {
   /* name of the product: "logits", "dx", "dw", "expert", ...; NULL: the op has no such product */
   const char *product;
@@ -85,7 +85,7 @@ static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
 /* The kernels that a plan chose for an op. */
 typedef struct rf_chosen {
   const rf_kernel *kernel; /* kernel for steps with more than `few_rows` rows */
-  const rf_kernel *few;    /* kernel for steps with fewer rows; NULL: `kernel` runs all steps */
+  const rf_kernel *few;    /* kernel for steps with at most `few_rows` rows; NULL: `kernel` runs all steps */
   int64_t few_rows;
   rf_blocks blocks;      /* block sizes; all zero: the kernel's default */
   const rf_inner *inner; /* RF_MAX_INNER entries; NULL: the op has no inner products */

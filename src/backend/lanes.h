@@ -30,9 +30,9 @@ typedef enum rf_stamp_kind {
   RF_SPAN_BUSY,    /* work of one thread in a parallel region. id: index of the op */
   RF_SPAN_WAIT,    /* wait at a barrier inside a parallel region. id: index of the op */
   RF_SPAN_PHASE,   /* id: rf_phase */
-  RF_SPAN_STEP,    /* id: index in the list of steps. value: number of the step */
-  RF_SPAN_COUNTER, /* id: an rf_counter. value: the counter's value from time `begin` on */
-  RF_SPAN_LOST,    /* id: an rf_lost. value: change of a system counter between `begin` and `end` */
+  RF_SPAN_STEP,    /* time of a step. id: index in the list of steps. value: number of the step */
+  RF_SPAN_COUNTER, /* a counter. id: an rf_counter. value: the counter's value from time `begin` on */
+  RF_SPAN_LOST,    /* a system counter. id: an rf_lost. value: the counter's change from `begin` to `end` */
   RF_SPAN_GAP,     /* a gap, which is computed when a trace is collected. id: an rf_gap */
   /* predicted time, computed like RF_SPAN_GAP. id: the op. value: ns of the op at peak rates */
   RF_SPAN_PREDICTED,
@@ -46,9 +46,9 @@ typedef enum rf_stamp_kind {
   RF_SPAN_OTHER
 } rf_stamp_kind;
 
-/* Why a rank waits for another one. */
+/* Why a rank waits for another rank. */
 typedef enum rf_remote {
-  RF_REMOTE_LATE,   /* the other rank has not begun the exchange, or has not sent a word */
+  RF_REMOTE_LATE,   /* the other rank has not begun the exchange, or has not sent a short message */
   RF_REMOTE_NETWORK /* the messages of the other rank are on their way */
 } rf_remote;
 

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-enum { PAUSE_NS = 500 * 1000 * 1000, LONGEST_PAUSE = 16 }; /* the second is a multiple of the first */
+enum { PAUSE_NS = 500 * 1000 * 1000, LONGEST_PAUSE = 16 }; /* the longest pause is LONGEST_PAUSE * PAUSE_NS */
 static const double CROWDED = 0.2, FASTER = 0.95;
 
 void rf_team_init(rf_team *team, int planned) {

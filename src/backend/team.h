@@ -2,8 +2,8 @@
  *
  * The threads of an op wait for each other at its end. If another program has the core of one
  * thread, all threads wait until the system gives the core back. Such a wait costs milliseconds for
- * each op. Then fewer threads are faster. Results do not depend on the number of threads, so a team
- * may change the number between two ops. The plan sizes workspaces for `planned` threads.
+ * each op. In this case, fewer threads are faster. Results do not depend on the number of threads,
+ * so a team may change the number between two ops. The plan sizes workspaces for `planned` threads.
  *
  * Decision, after each window of WINDOW_NS in sections:
  * - A team with all threads tries fewer threads only if its main thread was off the core for more
@@ -35,8 +35,8 @@ typedef struct rf_team {
   /* clocks at the start of the section, or at the start of its part in this window */
   int64_t entered, entered_cpu;
   double pace; /* pace of the window before the try */
-  /* next: the earliest time of the next try. pause: the time between a failed try and the next. In
-   * ns. */
+  /* next: the earliest time of the next try. pause: the time between a failed try and the next try.
+   * In ns. */
   int64_t next, pause;
   int64_t reduced; /* ns in sections with fewer threads than planned */
 } rf_team;

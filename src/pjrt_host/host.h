@@ -45,7 +45,7 @@ typedef struct host_kept {
 typedef struct host_program {
   void *loaded, *executable;
   int replicas, results;
-  host_kept *kept; /* (arguments of all devices); NULL: none yet */
+  host_kept *kept; /* (arguments of all devices) kept arrays; NULL: none yet */
   size_t kepts;
   int order[]; /* (replicas) index of the device on which the replica runs */
 } host_program;
@@ -97,7 +97,7 @@ void host_destroy(const host *h, int slot, void *object); /* `object` may be NUL
 /* plugin.c: loads the plugin and opens its devices. The documentation of the plugin describes its
  * options. */
 bool host_load(host *h, const char *path, host_fault *fault);
-/* `path` is the path of the plugin. Before it opens devices, this process joins the other hosts. */
+/* `path` is the path of the plugin. This process joins the other hosts before it opens devices. */
 bool host_open(host *h, const char *path, const pjrt_named *option, size_t options, host_fault *fault);
 void host_facts(const host *h, rf_wire_facts *facts);
 bool host_device_id(const host *h, void *device, int32_t *id, host_fault *fault);

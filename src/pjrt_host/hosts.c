@@ -1,4 +1,4 @@
-/* hosts.c - see host.h: joins the hosts of a run through the store, lends the store to the plugin,
+/* hosts.c - see host.h: joins the hosts of a run through the store, lets the plugin use the store,
  * and carries messages between hosts. */
 #define _GNU_SOURCE
 #include <pthread.h>

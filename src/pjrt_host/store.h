@@ -1,8 +1,8 @@
-/* store.h - the key-value store with which the hosts of a run find each other. Host 0 serves it
- * over TCP, and every host, also host 0, is a client. Plugins use the store through callbacks.
- * rafter uses the store to exchange messages. Frames have the byte order of the machine, so all
- * hosts must have the same byte order. Nothing is encrypted. docs/tpu.md says who can reach the
- * port. */
+/* store.h - the key-value store with which the hosts of a run find each other. Host 0 serves the
+ * store over TCP. Every host is a client, including host 0. Plugins use the store through
+ * callbacks. rafter uses the store to exchange messages. Frames have the byte order of the machine,
+ * so all hosts must have the same byte order. Nothing is encrypted. docs/tpu.md says who can reach
+ * the port. */
 #ifndef RF_PJRT_STORE_H
 #define RF_PJRT_STORE_H
 
@@ -54,8 +54,8 @@ typedef struct store_frame {
   const char *key, *value;
 } store_frame;
 
-/* Reads a frame at the start of `data`. Returns its bytes, 0 if more bytes are needed, or -1 if
- * the bytes cannot be a frame. `stranger`: only STORE_HELLO is a frame. */
+/* Reads a frame at the start of `data`. Returns the size of the frame, 0 if more bytes are needed,
+ * or -1 if the bytes cannot be a frame. `stranger`: only STORE_HELLO is a frame. */
 int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame);
 int64_t store_now_ms(void); /* of the monotonic clock */
 bool store_nonblocking(int socket);

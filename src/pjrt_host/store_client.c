@@ -33,7 +33,7 @@ struct store_client {
   request *open;
   uint32_t next_id;
   bool ready, gone, leaving;
-  char why[256]; /* why the server refused this host; "": it did not refuse */
+  char why[256]; /* reason why the server refused this host; "": not refused */
   store_on_end ended;
   void *self;
 };
@@ -116,7 +116,7 @@ static bool take_frame(store_client *c) {
       head.value_bytes > STORE_VALUE_BYTES)
     return false;
   char *value = malloc((size_t)head.value_bytes + 1);
-  if (!value) abort(); /* the client of rafter-pjrt reports it */
+  if (!value) abort(); /* the client of rafter-pjrt reports the abort */
   value[head.value_bytes] = 0;
   if (!read_all(c->socket, value, head.value_bytes)) {
     free(value);

@@ -53,7 +53,7 @@ struct store_server {
 
 static void *grown(void *memory, size_t bytes) {
   memory = realloc(memory, bytes);
-  if (!memory) abort(); /* the client of rafter-pjrt reports it */
+  if (!memory) abort(); /* the client of rafter-pjrt reports the abort */
   return memory;
 }
 

@@ -33,8 +33,8 @@
  * On AMX, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products (gemm.h),
  * in steps of 32 values of the summed index. Steps over d start at d = 0. Steps over keys or
  * queries start at position 0 of the segment. For dk and dv, each query head starts a new step.
- * p_ij and t_ij are rounded to bf16, and subnormal values become zeros. All other arithmetic is as
- * above. */
+ * p_ij and t_ij are rounded to bf16, and subnormal values become zeros. All other arithmetic
+ * follows the formulas above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -42,11 +42,12 @@
 #include "machine/isa.h"
 
 enum {
-  RF_ATTENTION_BLOCK = 256, /* number of keys of a softmax block; results depend on it */
+  RF_ATTENTION_BLOCK = 256, /* number of keys of a softmax block; results depend on this number */
   RF_ATTENTION_PANEL = 32,  /* number of keys or columns of a packed panel */
   /* number of query rows of one pass; a pass reads each block of keys from memory once */
   RF_ATTENTION_QUERIES = 192,
-  /* number of query rows of one pass for a single token; STRIP_ROWS has room for a strip per row */
+  /* number of query rows of one pass for a single token; STRIP_ROWS is enough for one strip per
+   * row */
   RF_ATTENTION_DECODE = 32,
   /* rows of scores in the workspace of a pass for a single token, including padding */
   RF_ATTENTION_SCORES = 64,
@@ -57,7 +58,7 @@ enum {
   RF_ATTENTION_TEAM = 4,
   /* backward on AMX: number of blocks of 32 queries in a span, which is computed as a whole */
   RF_ATTENTION_SPAN = 8,
-  RF_ATTENTION_MAX_HEIGHT = 12, /* rows of the tallest strip on any ISA */
+  RF_ATTENTION_MAX_HEIGHT = 12, /* height of the tallest strip on any ISA */
   /* maximum number of strips of one pass: 2 x 192 / 4 + 1, where 4 is the smallest strip height of
    * all ISAs. The factor 2 is needed because the last strip of a head may not be full. */
   RF_ATTENTION_STRIPS = 97,
@@ -118,8 +119,8 @@ void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attent
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* Floats of workspace of each thread for backward on AMX. Threads that share a unit use the
- * workspace of the first thread. */
+/* Number of floats of workspace that each thread needs for backward on AMX. Threads that share a
+ * unit use the workspace of the first thread. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);

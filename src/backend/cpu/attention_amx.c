@@ -15,7 +15,7 @@ enum {
   HALF = UNIT / 2,
   SPAN = RF_ATTENTION_SPAN,
   TILE_FLOATS = HALF * RF_TILE_DEPTH / 2,
-  STEP = 2 * TILE_FLOATS, /* floats of two packed tiles, with 32 values of the summed index */
+  STEP = 2 * TILE_FLOATS, /* number of floats in two packed tiles with 32 values of the summed index */
   SUMS = UNIT * UNIT
 };
 

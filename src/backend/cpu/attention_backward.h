@@ -284,7 +284,7 @@ static void unit_together(backward_job *j, const rf_attention_unit *u) {
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
     int head[RF_ATTENTION_TEAM];
-    for (int64_t i = 0; i < taken; i++) { /* every thread has its own copy */
+    for (int64_t i = 0; i < taken; i++) { /* every thread computes its own copy of this list */
       head[i] = u->kv_head * a->group + (int)((begin + i) / parts);
       start_queries(a, &q[i], u->origin, row + (begin + i) % parts * TILE, end);
     }

@@ -23,7 +23,7 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
   return pieces;
 }
 
-/* Number of bytes of the cache that the rows read. The count stops when it reaches `enough`. */
+/* Number of bytes of the cache that the rows read. The function stops counting at `enough`. */
 static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
                           const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
@@ -143,7 +143,7 @@ static void run_together(pass *w, const cached_work *k) {
 /* Divides the pieces into tasks so that every thread has a task. */
 static void divide(cached_work *k) {
   const rf_attention *a = k->a;
-  int64_t enough = (k->threads + k->pieces - 1) / k->pieces, /* minimum of tasks per piece */
+  int64_t enough = (k->threads + k->pieces - 1) / k->pieces, /* minimum number of tasks per piece */
       kv_most = rf_max64(1, RF_ATTENTION_DECODE / k->heads);
   k->kv_parts = rf_max64((a->kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a->kv_heads));
   bool alone = k->rows == 1 && k->slots[0] >= 0 && a->heads <= RF_ATTENTION_DECODE && a->dim % RF_LANES == 0;

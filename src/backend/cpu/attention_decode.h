@@ -86,8 +86,8 @@ typedef struct decode {
   pass *w;
   const rf_attention *a;
   const kv_cache *cache;
-  int64_t slot, low, high, lines; /* lines: rows of scores of all strips */
-  int kv0, each;                  /* first KV head; strips of each KV head */
+  int64_t slot, low, high, lines; /* lines: number of rows of scores of all strips */
+  int kv0, each;                  /* first KV head; number of strips of each KV head */
 } decode;
 
 /* Number of query heads in a strip. The `heads` query heads of a KV head are divided into strips of

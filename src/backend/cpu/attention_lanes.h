@@ -51,7 +51,8 @@ RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1
   }
 }
 
-/* 1 - (s / softcap)^2, or 0 for a masked score of minus infinity. `shrink` is 1 / softcap. */
+/* Returns 1 - (s / softcap)^2, or 0 for a masked score of minus infinity. `shrink` is 1 /
+ * softcap. */
 RF_INLINE rf_v16 cap_slope(rf_v16 s, rf_v16 shrink) {
   rf_v16 u = rf_v16_max(rf_v16_mul(s, shrink), rf_v16_set1(-1.0f));
   return rf_v16_fnma(u, u, rf_v16_set1(1.0f));

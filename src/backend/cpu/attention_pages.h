@@ -101,7 +101,7 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
 }
 
 /* Packs up to PANEL keys of one head into panels. The keys are adjacent rows of the cache. If
- * `ahead` is not NULL, prefetches from there as many bytes as the keys have. */
+ * `ahead` is not NULL, prefetches as many bytes as the keys have, from `ahead` on. */
 static void pack_cached_keys(pass *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
                              int64_t head, float *panels, const char *ahead) {
   const char *at = cache_at(c, row, head * a->dim);

@@ -86,8 +86,9 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   }
 }
 
-/* The rows of an expert are known only at run time, so the plan holds a kernel for few rows and one
- * for more rows. The gradient of an expert's weight always has the rows of the weight. */
+/* The rows of an expert are known only at run time, so the plan has a kernel for few rows and a
+ * kernel for more rows. The gradient of an expert's weight always has as many rows as the
+ * weight. */
 #define INNER(op, fewest) \
   static void op##_inner(int level, const rf_graph *graph, const rf_op *node, rf_inner *inner) { \
     const rf_gemm g = op##_product(graph, node); \

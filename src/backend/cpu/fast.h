@@ -21,7 +21,7 @@
  *   s   = max|x| / 32639
  *   a   = round(x / s) = 256 high + low, with signed bytes high and low
  *   acc = fmaf(d, s * (float)sum(q a), acc).
- * This sum is below 2^31 and is rounded once, to f32. */
+ * The integer sum is below 2^31, and is rounded once, to f32. */
 #ifndef RF_FAST_H
 #define RF_FAST_H
 
@@ -61,7 +61,7 @@ typedef struct rf_fast_block {
   /* scales d and offsets e, [run][RF_PANEL_LANES]; q4_k and q5_k have one run. e is NULL for types
    * without offsets */
   const float *d, *e;
-  int count, lanes; /* number of blocks of 32; lanes of the panel */
+  int count, lanes; /* number of blocks of 32 values; number of lanes of the panel */
   bool halves;      /* true for runs of 16 */
   int type;         /* number of the storage type */
   /* only q4_k and q5_k: c of each run, [run][RF_PANEL_LANES], in both halves of a word if the ISA
@@ -100,7 +100,7 @@ typedef struct rf_fast_isa {
   void (*open)(void);
   void (*close)(void);
   bool few_of_256;
-  int steps, row_bytes;           /* values of k in a packed block; bytes of a row of this block */
+  int steps, row_bytes;           /* number of values of k in a packed block; bytes of a row of this block */
   const struct rf_fast_isa *wide; /* the functions for int8 */
   /* the same functions for CPUs that have VNNI only in the EVEX encoding; NULL: not needed */
   const struct rf_fast_isa *evex;

@@ -57,7 +57,8 @@ RF_INLINE w_codes codes_of(int type, w_word q) {
 #endif
   return c;
 }
-/* Sums of products: `words` has 32 bits, and `part`, the sum since the last `widen`, has 16. */
+/* Sums of products. `words` has sums of 32 bits. `part` has the sums of 16 bits since the last
+ * `widen`. */
 typedef struct w_sum {
   w_word words, part;
 } w_sum;

@@ -1,8 +1,8 @@
 /* fast_row.h - one row times a full panel of q4_k, q5_k or q6_k. The parts of a stored block of 256
  * values are far apart. Hardware prefetchers do not see a stream if a kernel reads only some lanes
  * of each part. So this kernel finishes a block for one vector of lanes before it starts the next
- * vector, and prefetches all bytes of the next block in order. It loads words with codes of several
- * runs once. fast_kernels.h includes this file. */
+ * vector, and prefetches all bytes of the next block in order. This kernel loads words with codes
+ * of several runs only once. fast_kernels.h includes this file. */
 
 /* Divides the bytes of a block into `pieces` pieces, and prefetches piece `i`. All are
  * constants. */

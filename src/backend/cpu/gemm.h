@@ -60,7 +60,7 @@ typedef struct rf_gemm {
   /* panels of a packed B, or NULL; element (p,j) of a packed B is value p of output j */
   const rf_panels *panels;
   bool fast;        /* true: A is rounded to 8 bits (fast.h); B must be packed as codes, and not transposed */
-  bool transposed;  /* for a packed B: element (p,j) is value j of output p */
+  bool transposed;  /* true: for a packed B, element (p,j) is value j of output p */
   const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
@@ -68,7 +68,7 @@ typedef struct rf_gemm {
   const void *side; /* (M,N): the residual, or the saved u of gelu's backward */
   rf_dtype dtype;   /* type of u, out and side */
   int64_t ld;       /* row stride of u, out and side, in elements */
-  bool read_later;  /* no op reads u and out soon */
+  bool read_later;  /* true: no op reads u and out soon */
   bool nontemporal; /* a path sets this flag when it runs; true: non-temporal stores write u and out */
   bool accumulate;  /* true: sums start from u, which is f32, without bias and epilogue */
   /* true: also sums each column of B, with plain additions in ascending k; b_col must be 1 */
@@ -172,7 +172,7 @@ typedef struct rf_gemm_kernel {
   int level;
   const rf_gemm_isa *isa;
   rf_gemm_path *path;
-  bool tiles;                      /* accepts only products that `isa` computes with tiles */
+  bool tiles;                      /* true: accepts only products that `isa` computes with tiles */
   bool (*takes)(const rf_gemm *g); /* NULL: takes every product */
 } rf_gemm_kernel;
 /* The kernel of this ISA for a product that differs from `g` only by having `rows` rows. */

@@ -2,7 +2,7 @@
  * of 32 rows by 32 columns uses four tiles for sums, two tiles for rows and two tiles for columns.
  * A tile of 16 rows is [row][32 values of k], and a tile of 16 columns is [pair of k][column][2].
  * Zeros fill an incomplete tile. Packed tiles are ordered by k, then by piece, then by row or
- * column. Pieces are bf16. An f32 value has two pieces, and a bf16 value has one. */
+ * column. Pieces are bf16. An f32 value has two pieces, and a bf16 value has one piece. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
 
@@ -219,7 +219,7 @@ void rf_tiles_pack_panel(const rf_gemm *g, const rf_panel *panel, int64_t k0, in
     to[1] += 2 * TILE_BYTES;
   }
   if (k == kc) return;
-  _Alignas(64) char last[PART] = {0}; /* filled with zeros after the end of k */
+  _Alignas(64) char last[PART] = {0}; /* zeros follow after the end of k */
   memcpy(last, at, (size_t)(kc - k) * 2 * RF_PANEL_LANES);
   pack_panel_step(last, last, to[0], to[1]);
 }
@@ -385,8 +385,8 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
  * of a dword belongs to an even lane. The high half belongs to the next odd lane. LANES(X, r)
  * expands to X(r, vector) for each vector. If the product has one panel, r is the row. If it has
- * one row, r is the panel. `sum` adds whole steps. `even` and `odd` add the even and the odd k of
- * one step. */
+ * one row, r is the panel. `sum` adds whole steps. `even` sums the even k of one step, and `odd`
+ * sums the odd k. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: prefetch distance in bytes. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
@@ -552,7 +552,7 @@ static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, 
   for (int64_t i = 0; i < steps + DELAY; i++) {
     if (i < steps) {
       char *to = room + i % SLOTS * STEP_BYTES;
-      if (i + 1 == steps && left) { /* fill with zeros after the end of k */
+      if (i + 1 == steps && left) { /* zeros follow after the end of k */
         _Alignas(64) char last[STEP_BYTES] = {0};
         memcpy(last, at + i * STEP_BYTES, (size_t)left * RF_PANEL_LANES * 2);
         pair_lanes(last, last, to);

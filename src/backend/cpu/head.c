@@ -1,8 +1,8 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
- * gradients. The workspace has the logits of one chunk of rows. Later, their gradient overwrites
- * the logits. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends only
- * on the shape. Every logit and every element of dx and dw is one chain, so results do not depend
- * on the chunk size. */
+ * gradients. The workspace has the logits of one chunk of rows. Later, the gradient of the logits
+ * overwrites them. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends
+ * only on the shape. Every logit and every element of dx and dw is one chain, so results do not
+ * depend on the chunk size. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -100,8 +100,8 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
 
 enum { LOGITS, DX, DW };
 /* Sets g[LOGITS], g[DX] and g[DW] to the products that the op computes for one chunk. A product
- * that the op does not compute gets k = 0. `slot` is the output dx; negative: the op computes no
- * gradients. */
+ * that the op does not compute gets k = 0. `slot` is the index of output dx; negative: the op
+ * computes no gradients. */
 static void products_of(const rf_graph *graph, const rf_op *op, const dims *d, int slot,
                         rf_gemm g[RF_MAX_INNER]) {
   memset(g, 0, RF_MAX_INNER * sizeof *g);

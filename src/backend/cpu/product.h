@@ -94,7 +94,7 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
     (void)few_rows; \
     return rf_takes_##path(&g) && (also); \
   }
-/* RF_TAKES_FAST_FEW defines such a function for a kernel in 8 bits with at most `rows` rows:
+/* RF_TAKES_FAST_FEW defines the same for a kernel in 8 bits with at most `rows` rows, such as
  * matmul_amx_takes_RF_FAST_FEW. */
 #define RF_TAKES_FAST_FEW(op, isa, table, rows, also) \
   static bool op##_##isa##_takes_##rows(const rf_graph *graph, const rf_op *node) { \

@@ -26,8 +26,8 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Number of items that a thread takes at once. This is `most`, or less so that all threads end
- * together. */
+/* Number of items that a thread takes at once. The number is `most`, or less so that all threads
+ * end together. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;

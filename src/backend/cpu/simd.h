@@ -162,7 +162,8 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x));
 }
 /* Non-temporal stores of sixteen f32 or thirty-two bf16 to a 64-byte aligned address. In plain C,
- * these are ordinary stores. rf_stream_fence before a barrier makes the stores visible. */
+ * these functions use ordinary stores. rf_stream_fence before a barrier makes the stores
+ * visible. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm512_stream_si512((__m512i *)(void *)p,
@@ -503,7 +504,8 @@ RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
   rf_v16 k;
   for (int i = 0; i < 4; i++) {
     rf_u4 bits = (rf_u4)x.v[i];
-    rf_m4 e = (rf_m4)(bits - 0x3f3504f3u) >> 23; /* gcc and clang define this as an arithmetic shift */
+    /* gcc and clang define a shift of signed lanes as arithmetic */
+    rf_m4 e = (rf_m4)(bits - 0x3f3504f3u) >> 23;
     m->v[i] = (rf_v4)(bits - ((rf_u4)e << 23));
     k.v[i] = __builtin_convertvector(e, rf_v4);
   }
@@ -559,8 +561,8 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 
 #endif
 
-/* Parts of a vector of bf16. AVX-512 loads and stores such parts with masks. Plain C has its own
- * functions for such parts. */
+/* Parts of a vector of bf16. AVX-512 loads and stores parts of a vector with masks. Plain C has its
+ * own functions for such parts. */
 #if defined(RF_COPIES_PARTS)
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
   rf_bf16 part[RF_LANES] = {0};

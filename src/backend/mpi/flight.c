@@ -1,4 +1,4 @@
-/* flight.c - see flight.h. A flight keeps a copy of the call that began it, because the
+/* flight.c - see flight.h. A flight keeps a copy of the call that began the flight, because the
  * interpreter changes its calls and their inputs from op to op. */
 #include "backend/mpi/flight.h"
 #include "backend/mpi/exchange.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 typedef struct flight {
-  rf_link_flight link; /* first, so that a flight of the link is a flight */
+  rf_link_flight link; /* first field, so that a pointer to the link's flight is a pointer to the flight */
   int op;
   rf_call call;
   rf_run_inputs run;

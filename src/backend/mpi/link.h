@@ -128,7 +128,7 @@ typedef struct rf_link_cores {
 rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error);
 
 /* A message that may be in flight for minutes, at the same time as messages of groups. {.rank,
- * .out} is a new one. */
+ * .out} initialises a new message. */
 typedef struct rf_link_letter {
   int rank; /* rank to which the message goes (out), or from which it comes */
   bool out;

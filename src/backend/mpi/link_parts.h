@@ -1,4 +1,5 @@
-/* link_parts.h - what link.c and progress.c share: the state of a link. Private to backend/mpi. */
+/* link_parts.h - declarations that link.c and progress.c share: the state of a link. Private to
+ * backend/mpi. */
 #ifndef RF_LINK_PARTS_H
 #define RF_LINK_PARTS_H
 
@@ -37,23 +38,23 @@ typedef struct exchange {
   bool open;
   int64_t begin_ns;
   int64_t number;   /* of this exchange */
-  int64_t *met;     /* for each rank: number of the last exchange in which this rank sent it a byte */
+  int64_t *met;     /* (ranks) number of the last exchange in which the rank was sent a byte */
   message *message; /* the bytes sent and expected */
-  char *byte;       /* for each rank: the byte that comes from this rank */
+  char *byte;       /* (ranks) byte that comes from each rank */
   int count, missing;
   int last; /* the rank that began last, among the ranks that are known to have begun */
 } exchange;
 
 typedef struct link_state {
-  rf_link link; /* first, so that a link is a state */
+  rf_link link; /* first field, so that a pointer to the link is a pointer to the state */
   const rf_mpi_abi *mpi;
   seat *seat; /* (ranks) */
   message_group group[ALL_GROUPS];
   exchange exchange;
-  message *posted; /* messages with a number; a message that is not in flight has `done` */
+  message *posted; /* messages with a number; `done` is true if a message is not in flight */
   int posts;
   int room;   /* maximum number of messages in a group */
-  bool ended; /* another rank has ended, so the launcher ends this one */
+  bool ended; /* true: another rank has ended, so the launcher ends this rank */
   bool agreed;
   rf_link_cores mine, lowest;
   _Atomic bool failing; /* a thread writes link.error */
@@ -65,7 +66,7 @@ typedef struct link_state {
   rf_link_flight *flight[RF_LINK_FLIGHTS]; /* flights, in the order in which they began */
   _Atomic int flights;
   bool flights_reserved;
-  _Atomic bool waiting; /* the main thread waits, and advances flights itself */
+  _Atomic bool waiting; /* true: the main thread waits, and advances flights itself */
 } link_state;
 
 static inline link_state *state_of(const rf_link *link) { return (link_state *)(uintptr_t)link; }

@@ -3,9 +3,9 @@
  *
  * A stage sends a tensor right after the op that computes the tensor. The stage waits until the
  * other rank has the tensor, because the next op may reuse the bytes. So the other rank posts its
- * receives early, as soon as the tensor's slot is free. This can be several microbatches ahead
- * (graph/mesh/pipeline.h). The schedules leave a free slot for each send, so no two stages wait for
- * each other. */
+ * receives early, as soon as the tensor's slot is free. Receives can be posted several microbatches
+ * ahead (graph/mesh/pipeline.h). The schedules leave a free slot for each send, so no two stages
+ * wait for each other. */
 #ifndef RF_MPI_PIPE_H
 #define RF_MPI_PIPE_H
 

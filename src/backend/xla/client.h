@@ -27,7 +27,7 @@ typedef struct rf_xla_hosts {
 
 typedef struct rf_xla_settings {
   const char *plugin; /* path of a shared library with GetPjrtApi */
-  bool compile_only;  /* true: do not open devices (topologies need none) */
+  bool compile_only;  /* true: opens no devices, because topologies need none */
   const rf_xla_option *option;
   int options;
   rf_xla_hosts hosts;
@@ -86,8 +86,8 @@ typedef struct rf_xla_compile {
   const char *flags; /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache; /* folder of the compile cache; NULL: none. The cache keeps only programs of one host */
 } rf_xla_compile;
-/* Compiles a program. With a topology, *program is 0. RAFTER_NO_FIT: the program does not fit the
- * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
+/* Compiles a program. With a topology, *program is 0. Returns RAFTER_NO_FIT if the program does not
+ * fit in the device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
 rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla_id *program,
                          rf_xla_stats *stats, rf_error *error);
 /* The compiler's optimized program, a serialized HloModuleProto, often with its configuration.
@@ -129,13 +129,13 @@ void rf_xla_program_free(rf_xla_client *client, rf_xla_id program);
  * with each call from shared memory. It writes results that the host wants to shared memory. Lists
  * are in device-major order: element [d * count + i] is for device d. */
 typedef struct rf_xla_argument {
-  rf_xla_id buffer; /* 0: the array is at `at` in `shared` */
+  rf_xla_id buffer; /* id of the argument's buffer; 0: the array is at `at` in `shared` */
   int64_t at;
   rf_xla_shape shape; /* shape of the array, if the array is in `shared` */
 } rf_xla_argument;
 typedef struct rf_xla_result {
   bool keep;        /* true: `buffer` gets the id of the result's buffer */
-  int64_t at;       /* >= 0: the result is copied to `at` in `shared` */
+  int64_t at;       /* offset in `shared` to which the result is copied; negative: not copied */
   int64_t bytes;    /* size of the array */
   rf_xla_id buffer; /* out */
 } rf_xla_result;
@@ -164,7 +164,7 @@ rf_status rf_xla_profile_end(rf_xla_client *client, char **data, size_t *bytes, 
 rf_status rf_xla_send(rf_xla_client *client, int host, const void *data, int64_t bytes, rf_error *error);
 rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t bytes, rf_error *error);
 
-/* Times of all executions. The cost of the child process is the difference of these two times. */
+/* Times of all executions. The cost of the child process is `seconds` - `child_seconds`. */
 typedef struct rf_xla_times {
   int64_t calls;
   double seconds;       /* in rf_xla_execute */

@@ -43,7 +43,7 @@ typedef struct rf_emit_known {
 typedef struct rf_emit {
   rf_hlo *h;
   const rf_graph *graph;
-  rf_pool *pool;   /* lives as long as the emitter */
+  rf_pool *pool;   /* memory pool that lives as long as the emitter */
   int64_t rows;    /* number of rows of the program, at most graph->rows */
   rf_val *value;   /* current value of each tensor; no value: no op has written the tensor */
   const rf_op *op; /* op that is being written */
@@ -198,7 +198,7 @@ bool rf_emit_packs(const rf_graph *graph);
 bool rf_emit_of_each(const rf_graph *graph, int tensor);
 
 typedef struct rf_emit_options {
-  int64_t rows;     /* 0: all rows of the graph */
+  int64_t rows;     /* number of rows; 0: all rows of the graph */
   bool no_donation; /* arguments keep their buffers */
   rf_emit_known known;
   rf_emit_target target;
@@ -210,8 +210,8 @@ typedef struct rf_emit_options {
    * values. */
   const rf_op *left_out;
   /* true: quantised int8 matrices are arrays of codes without scales. Such a program uses the
-   * memory and does the work of the plan, but its results are wrong. So it is compiled, but not
-   * run. */
+   * memory and does the work of the plan, but its results are wrong. So such a program is compiled,
+   * but not run. */
   bool codes;
 } rf_emit_options;
 /* Abilities of the compiler of a platform. A plugin names its platform "cpu", "tpu" or "cuda". */

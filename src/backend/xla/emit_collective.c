@@ -107,9 +107,9 @@ static void emit_all_reduce(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, x);
 }
 
-/* Exchanges rows of query, key and value heads. Before or after the exchange, a chip has all heads
- * of some rows; on the other side, some heads of all rows. C columns of a row belong to one chip: a
- * range of q, a range of k and a range of v. */
+/* Exchanges rows of query, key and value heads. On one side of the exchange, a chip has all heads
+ * of some rows. On the other side, the chip has some heads of all rows. C columns of a row belong
+ * to one chip: a range of q, a range of k and a range of v. */
 static rf_val exchange_heads(rf_emit *e, const rf_op *op, rf_val x) {
   const rf_attr_collective *attr = &op->attr.collective;
   rf_hlo *h = e->h;

@@ -1,7 +1,7 @@
 /* emit_experts.c - emitters of a mixture of experts: the router, moving rows to their experts and
  * back, and the sum of the experts' results. emit_grouped.c has the products. To compute positions,
  * products with triangular matrices count rows. Such products are exact in f32 up to 2^24 rows. On
- * accelerators, they are faster than scatters and sorts of whole rows. */
+ * accelerators, these products are faster than scatters and sorts of whole rows. */
 #include "backend/xla/emit.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* emit_helpers.c - see emit.h: what the emitters of several ops share. */
+/* emit_helpers.c - see emit.h: functions that the emitters of several ops share. */
 #include "backend/xla/emit.h"
 
 #include "graph/mesh/place.h"

@@ -44,7 +44,7 @@ static rf_val ratio_of(rf_hlo *h, rf_val v) {
 typedef struct policy {
   const rf_attr_policy *attr;
   rf_val logp, advantages, weights, reference; /* (n) */
-  rf_val loss, by_ratio, by_logp;              /* (n): as in the reference backend's row_loss */
+  rf_val loss, by_ratio, by_logp;              /* (n): the results of row_loss in the reference backend */
 } policy;
 
 /* The losses of rows without the KL term, and their derivatives. */

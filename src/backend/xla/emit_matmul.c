@@ -35,8 +35,8 @@ static void emit_matmul(rf_emit *e, const rf_op *op) {
   int result = rf_emit_wants(op, 0) ? 0 : 1;
   bool plain = attr->epilogue == RF_EPILOGUE_NONE && !rf_has(rf_emit_in(e, op, 2));
   /* The product is rounded once. A product without a bias or a residual is rounded here. Libraries
-   * for GPUs can add a bias of the result's type before rounding. Then they write only half the
-   * bytes. */
+   * for GPUs can add a bias of the result's type before rounding. Then such a product writes only
+   * half the bytes. */
   bool narrow = e->target.narrow_bias && x.type == RF_HLO_BF16 && w.type == RF_HLO_BF16 &&
                 rf_has(rf_emit_in(e, op, 2)) && rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1;
   rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : narrow ? RF_HLO_BF16 : RF_HLO_F32;

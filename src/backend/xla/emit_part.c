@@ -1,5 +1,5 @@
 /* emit_part.c - emitters of attention with the tokens of a sequence, or the cached keys, spread
- * over chips. / */
+ * over chips. */
 #include "backend/xla/emit_attention.h"
 
 static int64_t chips_of(const rf_op *op) { return op->attr.group > 1 ? op->attr.group : 1; }

@@ -32,11 +32,13 @@ typedef struct xla_program {
   rf_xla_memory *memory;
   const rf_graph *graph;
   int64_t *offset; /* of each tensor */
-  int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of
-                      them, and the outputs that each of them has */
+  /* With several microbatches, the image has an array with the values of all microbatches for each
+   * input, and for each output that every microbatch has. stack[t]: offset of the array of tensor
+   * t. Otherwise: -1. */
+  int64_t *stack;
   rf_watch watch;
   rf_xla_timed timed;
-  int number;             /* of the plan in the run */
+  int number;             /* number of the plan in the run */
   rf_known_inputs inputs; /* inputs that decide which program runs */
   rf_section last;        /* the last section that has ops */
   variant *variant;

@@ -10,7 +10,7 @@
 /* The plan to which the times belong. */
 typedef struct rf_xla_timed {
   const rf_graph *graph;
-  int number; /* of the plan in the run */
+  int number; /* number of the plan in the run */
   rf_measured *measured;
   int64_t *timed; /* executions with times */
 } rf_xla_timed;
