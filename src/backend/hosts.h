@@ -21,7 +21,7 @@ typedef struct rf_hosts_wish {
   const char *coordinator; /* address of host 0: "NAME", "NAME:PORT" or "[IPv6]:PORT"; NULL: not given */
 } rf_hosts_wish;
 
-/* Returns RAFTER_INVALID if a variable or an option is malformed or missing, or if two of them
+/* Returns RAFTER_INVALID if a variable or an option is malformed or missing, or if two values
  * contradict each other. */
 rf_status rf_hosts_find(const rf_hosts_wish *wish, rf_hosts *hosts, rf_error *error);
 

@@ -109,7 +109,7 @@ static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
 }
 
 /* The main thread (lane 0) calls these functions while all other threads are idle. rf_lanes_settle
- * records the changes of the other threads' counters since their last samples. rf_lanes_forget
+ * records how the counters of the other threads changed since their last samples. rf_lanes_forget
  * drops these changes, so that the next samples start from the present counters. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);

@@ -1,9 +1,10 @@
 /* team.h - how many of the planned threads execute ops while other programs use the cores.
  *
  * The threads of an op wait for each other at its end. If another program has the core of one
- * thread, all threads wait until the system gives the core back. Such a wait costs milliseconds for
- * each op. In this case, fewer threads are faster. Results do not depend on the number of threads,
- * so a team may change the number between two ops. The plan sizes workspaces for `planned` threads.
+ * thread, all threads wait until the system gives the core back. Waiting for a core costs
+ * milliseconds for each op. In this case, fewer threads are faster. Results do not depend on the
+ * number of threads, so a team may change the number between two ops. The plan sizes workspaces for
+ * `planned` threads.
  *
  * Decision, after each window of WINDOW_NS in sections:
  * - A team with all threads tries fewer threads only if its main thread was off the core for more

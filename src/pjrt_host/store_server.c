@@ -400,8 +400,8 @@ static bool is_loopback(const struct sockaddr *address) {
 }
 
 /* "localhost" and 127.0.0.1 are loopback. In /etc/hosts, the machine's own name may have a loopback
- * address, although other machines use another address for it. So only an address that is written
- * as a loopback address counts as loopback. */
+ * address, although other machines use another address for this machine. So only an address that is
+ * written as a loopback address counts as loopback. */
 static bool means_loopback(const char *address) {
   return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "::1");
 }

@@ -63,9 +63,8 @@ static double unit_work(const rf_attention *a, int64_t length) {
 }
 
 /* True if all threads share a unit (one KV head of one segment). All threads share a unit if
- * threads would be idle for more than a fifth of the time with one thread per unit. The last round
- * of units does not count if it occupies at most 15 % of the threads, because short units fill its
- * gaps. */
+ * threads would be idle for more than a fifth of the time with one thread per unit. A last round of
+ * units with at most 15 % of the threads does not count, because short units fill its gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);

@@ -1,5 +1,5 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
- * kernels of all ISAs share. This definition fixes every bit of the outputs. So outputs do not
+ * kernels of all ISAs share. The formulas below fix every bit of the outputs. So outputs do not
  * depend on the ISA (except AMX), the number of threads, the strip height, the other segments of
  * the batch, or the page size of the cache. Cached keys give the same outputs as keys of the batch.
  * All arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A masked key
@@ -62,8 +62,8 @@ enum {
   /* maximum number of strips of one pass: 2 x 192 / 4 + 1, where 4 is the smallest strip height of
    * all ISAs. The factor 2 is needed because the last strip of a head may not be full. */
   RF_ATTENTION_STRIPS = 97,
-  /* maximum sum of the heights of all strips of a pass: an ISA has 33 strips of 12 rows, 65 strips
-   * of 6 rows, or 97 strips of 4 rows */
+  /* maximum sum of the heights of all strips of a pass. By ISA: 33 strips of 12 rows, 65 strips of
+   * 6 rows, or 97 strips of 4 rows */
   RF_ATTENTION_STRIP_ROWS = 400
 };
 
@@ -76,8 +76,8 @@ typedef struct rf_attention {
    * input `key_input` has the keys and values of all rows. */
   int64_t step, rank;
   int key_input;
-  /* key_ld: elements of a row of keys and values. key_at: elements of this row before the first key
-   * head. dq_ld: elements of a row of query gradients */
+  /* key_ld: elements of a row of keys and values. key_at: elements of such a row before the first
+   * key head. dq_ld: elements of a row of query gradients */
   int64_t key_ld, key_at, dq_ld;
   float scale;
   int64_t window; /* maximum number of keys that a query sees; INT64_MAX/2 without a window */

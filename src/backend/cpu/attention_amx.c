@@ -291,8 +291,8 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* Runs `what` for all i < count. All threads share the values of i if `together`; otherwise this
- * thread runs all of them. A barrier ends each loop on all threads, because the next loop reads the
- * results. */
+ * thread runs all values of i. A barrier ends each loop on all threads, because the next loop reads
+ * the results. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \

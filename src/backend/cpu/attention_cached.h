@@ -32,9 +32,9 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* The pieces of a call. A piece has kv_parts * parts tasks. A task has one of kv_parts ranges of
- * the KV heads, and one of `parts` ranges of the query heads of each group. Such a range has
- * `heads` query heads. */
+/* The pieces of a call. A piece has kv_parts * parts tasks. A task has a range of the KV heads, and
+ * a range of `heads` query heads of each group. There are kv_parts ranges of KV heads, and `parts`
+ * ranges of query heads. */
 typedef struct cached_work {
   const rf_attention *a;
   const rf_call *call;

@@ -1,6 +1,6 @@
 /* attention_decode.h - attention of one new row over a cache, compiled once per ISA. The main cost
  * is reading the cache, so a thread reads each key and each value once for all query heads that
- * share it. The cache interleaves the keys of all KV heads. */
+ * share the key. The cache interleaves the keys of all KV heads. */
 #ifndef RF_ATTENTION_DECODE_H
 #define RF_ATTENTION_DECODE_H
 
@@ -81,7 +81,8 @@ typedef struct cached_task {
   int kv0, kv1, g0, g1; /* KV heads [kv0, kv1); query heads [g0, g1) of each group */
 } cached_task;
 
-/* One row that is decoded: the strips of its query heads, and the keys [low, high) that it sees. */
+/* One row to decode: the strips of the row's query heads, and the keys [low, high) that the row
+ * sees. */
 typedef struct decode {
   pass *w;
   const rf_attention *a;
@@ -128,8 +129,8 @@ static decode decode_open(pass *w, const rf_call *call, const rf_attention *a, c
                   .each = w->strips / (t->kv1 - t->kv0)};
 }
 
-/* The keys [from, to) of the block at `block` that the row sees. These keys are in vectors [v0,
- * v1). */
+/* The keys [from, to) of the block at `block` that the row sees. Vectors [v0, v1) contain keys
+ * [from, to). */
 typedef struct block_part {
   int64_t block, from, to, v0, v1;
 } block_part;
@@ -153,7 +154,7 @@ static void decode_panel(const decode *d, int i0, int i1, const block_part *b, i
   }
 }
 
-/* Columns [c0, c1) of a head. While a thread multiplies these columns, it prefetches as many bytes
+/* Columns [c0, c1) of a head. Multiplying these columns also prefetches as many bytes as they have,
  * from `ahead` on. The prefetched rows are ahead_step elements apart; 0: the prefetched bytes are
  * contiguous. */
 typedef struct column_part {

@@ -1,7 +1,7 @@
 /* attention_forward.h - attention over a batch of segments, compiled once per ISA. Query rows are
  * grouped in strips of MR rows (the height of a register tile). A pass reads all key blocks for up
- * to RF_ATTENTION_QUERIES query rows. The first strip reads a block of packed keys and values (256
- * keys: 128 KiB at head size 64) from memory; all later strips read this block from L2. The
+ * to RF_ATTENTION_QUERIES query rows. The first strip reads a block of packed keys and values from
+ * memory (256 keys: 128 KiB at head size 64). All later strips read the block from L2. The
  * workspace keeps the running maxima, sums and contexts of the rows between blocks. */
 #ifndef RF_ATTENTION_FORWARD_H
 #define RF_ATTENTION_FORWARD_H

@@ -9,8 +9,9 @@
 
 #include <omp.h>
 
-/* A thread multiplies RF_FAST_KC values of k of up to STRIPS_MAX strips of A by up to PANELS_MAX
- * panels of B, then the next values of k. So these values of A and the sums stay in L2. */
+/* For RF_FAST_KC values of k, a thread multiplies up to STRIPS_MAX strips of A by up to PANELS_MAX
+ * panels of B. Then the thread takes the next values of k. So these values of A and the sums stay
+ * in L2. */
 enum { STRIPS_MAX = 32, PANELS_MAX = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
@@ -75,8 +76,8 @@ static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bo
   return (size_t)(rf_ceil_div(m, strip_rows(many)) * strip + threads * room_bytes(m, many));
 }
 
-/* Up to few_limit rows, a plan uses the kernel for few rows. So `many` needs no workspace for so
- * few rows. */
+/* Up to few_limit rows, a plan uses the kernel for few rows. So `many` needs no workspace for fewer
+ * rows. */
 size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads) {
   const rf_fast_isa *fast = functions_for(isa, g);
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(isa, g);

@@ -104,13 +104,15 @@ typedef struct rf_fast_isa {
   const struct rf_fast_isa *wide; /* the functions for int8 */
   /* the same functions for CPUs that have VNNI only in the EVEX encoding; NULL: not needed */
   const struct rf_fast_isa *evex;
-  const struct rf_fast_isa *few; /* table whose `pack` and `panels` replace those of this table; NULL: none */
+  /* table whose `pack` and `panels` replace the functions of this table; NULL: none */
+  const struct rf_fast_isa *few;
 } rf_fast_isa;
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVXVNNI, RF_FAST_EVEX_VNNI, RF_FAST_AVX512, RF_FAST_AVX512BF16,
     RF_FAST_AMX;
 
-/* These functions correspond to rf_gemm_workspace and to a path of gemm.h. `gemm` has the
- * epilogues. rf_fast_run multiplies more rows than the kernel of rf_fast_few_kernel accepts. */
+/* rf_fast_workspace corresponds to rf_gemm_workspace, and rf_fast_run to a path of gemm.h. `gemm`
+ * has the epilogues. rf_fast_run multiplies more rows than the kernel of rf_fast_few_kernel
+ * accepts. */
 size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads);
 void rf_fast_run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace);

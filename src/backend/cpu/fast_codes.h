@@ -23,7 +23,7 @@
 #if defined(VNNI_ENCODING)
 enum { HAS_VNNI = 1 };
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  /* This is inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
+  /* The dot product is inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
   __asm__(VNNI_ENCODING "vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }

@@ -1,5 +1,5 @@
 /* fast_kernels.h - packs rows of A into 8 bits and multiplies the packed rows by panels of B. Only
- * the files fast_*.c include this file, so the compiler compiles it once per ISA. */
+ * the files fast_*.c include this file, so it is compiled once per ISA. */
 #include "backend/cpu/fast_codes.h"
 
 #include <math.h>

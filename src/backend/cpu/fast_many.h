@@ -1,6 +1,6 @@
 /* fast_many.h - products of more than RF_FAST_FEW rows. A tile has up to TILE_ROWS rows and two
  * vectors of lanes. Unpacked codes stay in L1. Only the files fast_*.c include this file, after
- * fast_unpack.h, so the compiler compiles it once per ISA. */
+ * fast_unpack.h, so it is compiled once per ISA. */
 
 // clang-format off
 #define FOUR_ROWS(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1)

@@ -1,8 +1,8 @@
 /* fast_wide.h - products of an int8 matrix, with one scale per output, and activations in two bytes
- * (fast.h). Only the files fast_*.c include this file, after fast_kernels.h, so the compiler
- * compiles it once per ISA. With AVX-512 VNNI, the two planes of a strip have the high and the low
- * bytes, as tiles need them. Otherwise, the planes have pairs of 16-bit values. Of each four
- * values, the first plane has values 0 and 2, and the second plane has values 1 and 3. */
+ * (fast.h). Only the files fast_*.c include this file, after fast_kernels.h, so it is compiled once
+ * per ISA. With AVX-512 VNNI, the two planes of a strip have the high and the low bytes, as tiles
+ * need them. Otherwise, the planes have pairs of 16-bit values. Of each four values, the first
+ * plane has values 0 and 2, and the second plane has values 1 and 3. */
 #if defined(__AVX512VNNI__)
 enum { IN_BYTES = 1 };
 #else

@@ -24,7 +24,8 @@ static const struct blocking {
   int64_t l2_bytes; /* minimum size of L2 in bytes for these block sizes */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
-/* TOO_LARGE: a bf16 output with this many values leaves L2 before the next op reads it */
+/* TOO_LARGE: number of values from which on a bf16 output leaves L2 before the next op reads the
+ * output */
 enum { STREAM_COLS = 2048, TOO_LARGE = 1 << 19 };
 
 rf_blocks rf_gemm_blocks(void) {
@@ -268,7 +269,8 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
   }
 }
 
-/* A block of columns, rows and k, and the indices of the buffers of its packed operands. */
+/* A block of the product: ranges of rows, columns and k, and indices of the buffers with the packed
+ * operands. */
 typedef struct block {
   int64_t s0, s1, p0, p1, k0, k1; /* ranges of strips, panels and steps of k */
   bool pack_a, pack_b;            /* false if the previous block packed this operand */
@@ -492,8 +494,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   }
 }
 
-/* Multiplies panels of block i. While it multiplies a panel, a thread prefetches a share of block
- * i+1. Then it packs this share. */
+/* Multiplies panels of block i. While a thread multiplies a panel, the thread prefetches a share of
+ * block i+1. Then the thread packs the share. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
   if (i + 1 < j->blocks) after = block_at(j, i + 1);

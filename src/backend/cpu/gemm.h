@@ -69,7 +69,7 @@ typedef struct rf_gemm {
   rf_dtype dtype;   /* type of u, out and side */
   int64_t ld;       /* row stride of u, out and side, in elements */
   bool read_later;  /* true: no op reads u and out soon */
-  bool nontemporal; /* a path sets this flag when it runs; true: non-temporal stores write u and out */
+  bool nontemporal; /* true: non-temporal stores write u and out. Paths set this flag */
   bool accumulate;  /* true: sums start from u, which is f32, without bias and epilogue */
   /* true: also sums each column of B, with plain additions in ascending k; b_col must be 1 */
   bool sums_columns;
@@ -131,8 +131,9 @@ typedef struct rf_gemm_isa {
   void (*stream_panels)(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                         float *wide);
   const struct rf_fast_isa *fast; /* NULL: no products in 8 bits */
-  /* NULL, or an array [RF_TILE_FORMS] of ISA tables for products with bf16. These tables have no
-   * `micro` and no `stream`. A thread calls `open` of such a table first, and `close` last. */
+  /* NULL, or an array [RF_TILE_FORMS] of ISA tables for products with bf16. The tables for tiles
+   * have no `micro` and no `stream`. A thread calls `open` of such a table first, and `close`
+   * last. */
   const struct rf_gemm_isa *tiles;
   /* for tiles only: [0: B stays in L1, 1: A stays in L1][number of tiles of rows - 1] */
   const rf_tile_micro (*tile_micros)[2];
@@ -166,7 +167,8 @@ rf_gemm_path rf_gemm_planned;
 /* True if a product with few rows can read B in place. */
 bool rf_gemm_may_stream(const rf_gemm *g);
 
-/* A kernel for products inside an op. It consists of a path and the functions of one ISA. */
+/* A kernel for products inside an op. Such a kernel consists of a path and the functions of one
+ * ISA. */
 typedef struct rf_gemm_kernel {
   rf_inner_kernel inner;
   int level;

@@ -287,8 +287,8 @@ void rf_tiles_close(void) {
 /* One operand stays in L1. Tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
  * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 TFLOP/s of its peak of 3.0. With
  * ordinary loads of both operands, the core reaches 2.0 TFLOP/s. `tiles` is the number of tiles of
- * rows, 1 or 2. a_pieces and b_pieces are the numbers of pieces of an element. At most one of these
- * two numbers may be 2. All fields are compile-time constants. */
+ * rows, 1 or 2. a_pieces and b_pieces are the numbers of pieces of an element. At most one of
+ * a_pieces and b_pieces may be 2. All fields are compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64); \
@@ -363,10 +363,10 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* These constants are for products of up to sixteen rows with a full panel. Memory bandwidth limits
- * these products. Tiles 0 to 3 keep the sums for all k. In each step of 32 values of k, vector
- * instructions interleave adjacent k and store the pairs in one of SLOTS buffers. A tile loads the
- * buffer DELAY steps later, because a load waits for a recent store to the same address.
+/* The constants below are for products of up to sixteen rows with a full panel. Memory bandwidth
+ * limits these products. Tiles 0 to 3 keep the sums for all k. In each step of 32 values of k,
+ * vector instructions interleave adjacent k and store the pairs in one of SLOTS buffers. A tile
+ * loads the buffer DELAY steps later, because a load waits for a recent store to the same address.
  * Interleaving permutes the lanes, so the sums are permuted back. */
 enum { SLOTS = 4, DELAY = 2 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
@@ -384,9 +384,9 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
  * of a dword belongs to an even lane. The high half belongs to the next odd lane. LANES(X, r)
- * expands to X(r, vector) for each vector. If the product has one panel, r is the row. If it has
- * one row, r is the panel. `sum` adds whole steps. `even` sums the even k of one step, and `odd`
- * sums the odd k. */
+ * expands to X(r, vector) for each vector. If the product has one panel, r is the row. If the
+ * product has one row, r is the panel. `sum` adds whole steps. `even` sums the even k of one step,
+ * and `odd` sums the odd k. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: prefetch distance in bytes. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
@@ -397,8 +397,8 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* After the end of k, tiles add 0 for padding. This macro adds the same 0. The addition turns -0
- * into 0. */
+/* After the end of k, tiles add 0 for padding. ROW_EVEN_ZERO and ROW_ODD_ZERO add the same 0. The
+ * addition turns -0 into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \

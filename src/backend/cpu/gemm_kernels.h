@@ -302,8 +302,8 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
 /* For B (K,N), row-major. The sums of all columns of the chunk stay in scratch memory (L1 or L2).
  * Each iteration adds eight steps of k, so it reads eight long rows of B at once. The prefetches of
  * the next eight rows go to L2, because these rows would evict each other in L1. This loop reaches
- * 24 GB/s (one row, f32, one thread). It reaches 19 GB/s with prefetches to L1, and 22 GB/s with
- * sixteen steps at once. */
+ * 24 GB/s (one row, f32, one thread). The loop reaches 19 GB/s with prefetches to L1, and 22 GB/s
+ * with sixteen steps at once. */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,

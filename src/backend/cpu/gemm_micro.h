@@ -34,8 +34,8 @@
     at##i += ahead[i].stride; \
   }
 
-/* Every eight steps, prefetches to L1 one cache line of the next tile and two cache lines of C, and
- * to L2 two cache lines of each entry of `ahead`. */
+/* Every eight steps, prefetches one cache line of the next tile and two cache lines of C to L1.
+ * Also prefetches two cache lines of each entry of `ahead` to L2. */
 RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume,
                      const rf_gemm_ahead ahead[2], const char *const *tile_pieces) {
   const char *at0 = ahead[0].at, *at1 = ahead[1].at;

@@ -19,8 +19,8 @@ void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, 
 void rf_tiles_open(void);
 void rf_tiles_close(void);
 
-/* Other work of the thread. This function is called after each step while tiles multiply. NULL
- * means none. */
+/* Other work of the thread. `run` is called after each step while tiles multiply. NULL means
+ * none. */
 struct rf_tile_errands {
   void (*run)(struct rf_tile_errands *);
 };

@@ -1,8 +1,8 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
- * gradients. The workspace has the logits of one chunk of rows. Later, the gradient of the logits
- * overwrites them. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends
- * only on the shape. Every logit and every element of dx and dw is one chain, so results do not
- * depend on the chunk size. */
+ * gradients. The workspace has the logits of one chunk of rows. Later, the workspace has the
+ * gradient of these logits. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH
+ * and depends only on the shape. Every logit and every element of dx and dw is one chain, so
+ * results do not depend on the chunk size. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -310,8 +310,8 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
 }
 
 /* head_logits gathers the chosen rows of x, then runs one product. A row with index -1 gets zeros
- * if an index follows that is not -1. The rows after the last such index stay as they are: with 64
- * slots and a vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
+ * if an index follows that is not -1. Rows after the last index other than -1 are not written. With
+ * 64 slots and a vocabulary of 262,144, zeros would cost 66 MB of writes in each step. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

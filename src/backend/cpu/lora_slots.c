@@ -1,7 +1,7 @@
 /* lora_slots.c - LoRA adapters of a linear layer where each row chooses its adapter. Consecutive
  * rows with the same adapter are one product. The bits of a product do not depend on its number of
- * rows, so a row does not depend on the other rows. The products are those of the ops matmul and
- * lora. So a row gets the same bits as in a plan with only this row's adapter. */
+ * rows, so a row does not depend on the other rows. The products are the same as in the ops matmul
+ * and lora. So a row gets the same bits as in a plan with only this row's adapter. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
 
@@ -142,8 +142,8 @@ static void lora_slots_run(const rf_call *call) { each_run(call, 1, compute); }
 
 /* ---- with AVX-512 vectors, as the kernel lora_rows_avx512 ------------------------------------ */
 
-/* These products do not use tiles, because the op matmul also multiplies bf16 by f32 with
- * vectors. */
+/* The products of lora_slots do not use tiles, because the op matmul also multiplies bf16 by f32
+ * with vectors. */
 #if defined(__x86_64__)
 /* Returns h in f32. The result is h itself, or a copy that follows h in the workspace. */
 static float *wide_h(const run *r) {

@@ -159,9 +159,9 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
 
 /* Runs one block of rows after the other. A block fits in the cache. In a block, each thread first
  * sums dgain and dbias over all rows for its part of the channels. Then each thread computes dx for
- * its part of the rows. If dx overwrites x or dy, threads wait between these two steps. A design in
- * which each thread passes its channel sums to the next thread was as fast on an idle Zen 4, but
- * 2.5 times slower while another program used a core. */
+ * its part of the rows. If dx overwrites x or dy, threads wait between these two steps. In another
+ * design, each thread passed its channel sums to the next thread. On Zen 4, that design was as fast
+ * on an idle machine, but 2.5 times slower while another program used a core. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* number of bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;

@@ -85,8 +85,8 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
 }
 
 /* Prefetches a cache line to L2 if `far`, otherwise to L1. The parts of a stored block of 256
- * values are far apart, so the whole next block must be in a cache before a kernel reads its first
- * values. Two blocks do not fit in L1 (docs/measurements.md). */
+ * values are far apart. So the whole next block must be in a cache before a kernel reads the
+ * block's first values. Two blocks do not fit in L1 (docs/measurements.md). */
 RF_INLINE void fetch_line(bool far, const char *at) {
   if (far) __builtin_prefetch(at, 0, 2);
   else __builtin_prefetch(at, 0, 3);

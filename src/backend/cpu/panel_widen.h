@@ -3,7 +3,8 @@
  * once. q is the stored code, 0 or larger. A run of 16 or 32 values shares d and e. If the type has
  * no offset, e = -z d, where z is the code of the value 0. The product d q is exact in f32, so only
  * the addition rounds. So results are bit-identical to those of ggml if the scales are finite. Only
- * the sign of a zero may differ. This sign changes no sum, because every sum starts at 0. */
+ * the sign of a zero may differ. The sign of a zero changes no sum, because every sum starts at
+ * 0. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
  * and `lanes` are multiples of 16. For types with codes, k0 and `steps` are also multiples of

@@ -133,8 +133,8 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* Does not use vcvtneps2bf16, because vcvtneps2bf16 flushes subnormals and rf_f32_to_bf16 keeps
- * them. */
+/* Does not use vcvtneps2bf16, because vcvtneps2bf16 flushes subnormals. rf_f32_to_bf16 keeps
+ * subnormals. */
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
@@ -446,7 +446,7 @@ RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
 #if defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
 /* Without this function, tests with sanitizers spend most of their time in the loop below. The
  * instruction gives the same bits as the loop. The function reads only its arguments, so sanitizers
- * have nothing to check in it. */
+ * have nothing to check. */
 static __attribute__((noinline, unused, target("fma"), no_sanitize("address", "undefined"))) rf_v16
 rf_v16_fma_instruction(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < 4; i++) c.v[i] = __builtin_ia32_vfmaddps(a.v[i], b.v[i], c.v[i]);

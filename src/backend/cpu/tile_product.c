@@ -6,8 +6,8 @@
  * packed passing unit never leaves the L2 of the thread. While a part of its steps is multiplied by
  * GROUP held units, this part stays in L1. The sums wait in a ring of buffers for the epilogue.
  * After each step, vectors run the epilogue of a few rows, while tiles multiply. Non-temporal
- * stores (rf_gemm.nontemporal) are faster, because an ordinary store waits for a cache line of C,
- * and meanwhile delays tile loads at the same offset in another page. */
+ * stores (rf_gemm.nontemporal) are faster. An ordinary store waits for a cache line of C, and
+ * meanwhile delays tile loads at the same offset in another page. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -125,7 +125,8 @@ typedef struct worker {
   float *ring;
   rf_gemm_sums end[RING];
   unsigned made, done;
-  /* at: number of finished rows of entry `done`. rate: number of rows to finish after each step */
+  /* at: number of finished rows of entry `done`. rate: number of rows that are finished after each
+   * step */
   int at, rate;
 } worker;
 

@@ -1,7 +1,7 @@
 /* abi.h - the functions of an MPI library that rafter calls. MPI libraries have the same functions
  * but different types. So there is one shim for each library: src/mpi_shim/shim.c, compiled with
  * the headers of that library. rafter loads the shim for the library of the launcher. Messages
- * between two ranks arrive in the order in which they were sent with the same tag. */
+ * between two ranks with the same tag arrive in the order of their sends. */
 #ifndef RF_MPI_ABI_H
 #define RF_MPI_ABI_H
 
@@ -22,8 +22,8 @@ typedef struct rf_mpi_abi {
   /* Every rank calls this function, and gets the `bytes` bytes of all ranks in the order of the
    * ranks. */
   int (*share)(const void *mine, void *all, int bytes);
-  /* These calls begin a message of at most 2^30 bytes. `data` belongs to the library until `test`
-   * sets *done. */
+  /* `send` and `receive` begin a message of at most 2^30 bytes. `data` belongs to the library until
+   * `test` sets *done. */
   int (*send)(const void *data, int64_t bytes, int to, int tag, uint64_t *request);
   int (*receive)(void *data, int64_t bytes, int from, int tag, uint64_t *request);
   int (*test)(uint64_t *request, int *done);

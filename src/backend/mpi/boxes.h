@@ -1,7 +1,7 @@
-/* boxes.h - which elements a collective moves from one rank of a group to another. These elements
- * form up to three boxes: for example the query, key and value heads of an all_to_all. A box has
- * the same extents in the sender's input and in the receiver's output, but different strides. A
- * message has the elements of its boxes, one box after the other, without gaps. */
+/* boxes.h - computes which elements a collective moves from one rank of a group to another. The
+ * elements form up to three boxes, for example the query, key and value heads of an all_to_all. A
+ * box has the same extents in the sender's input and in the receiver's output, but different
+ * strides. A message has the elements of its boxes, one box after the other, without gaps. */
 #ifndef RF_BOXES_H
 #define RF_BOXES_H
 
@@ -25,8 +25,8 @@ typedef struct rf_boxes {
  * all_reduce moves only the columns from own_columns on. The result has no elements if rank `to`
  * needs nothing. */
 rf_boxes rf_boxes_of(const rf_graph *graph, const rf_op *op, int64_t from, int64_t to);
-/* True if the message is a contiguous part of the input (or output). This part begins at element
- * *at. */
+/* True if the message is a contiguous part of the input (or output). *at gets the first element of
+ * this part. */
 bool rf_boxes_direct(const rf_boxes *boxes, bool output, int64_t *at);
 /* Calls `visit` for each contiguous run of the elements [first, first + count) of a message. `at`
  * is the first element of the run in the input (or output). `done` is the first element of the run

@@ -11,7 +11,7 @@ typedef struct flight {
   rf_call call;
   rf_run_inputs run;
   exchange exchange;
-  char *byte; /* a byte for each chip of the group, which the chip sends when it has begun */
+  char *byte; /* (group) bytes that the chips of the group send when they have begun */
 } flight;
 
 struct rf_flights {

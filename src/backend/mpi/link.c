@@ -105,8 +105,8 @@ static rf_status load_shim(link_state *s, rf_error *error) {
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
-/* If a rank ended with an error, the other ranks would wait for it. So this rank ends the others
- * too. */
+/* If a rank ended alone after an error, the other ranks would wait for this rank. So the rank ends
+ * all ranks. */
 static void end_process(int status, void *unused) {
   enum { INTERRUPTED = 130 };
   (void)unused;
@@ -122,7 +122,7 @@ static void end_process(int status, void *unused) {
     return;
   }
   if (s->ended) return; /* MPI_Abort may wait until the launcher ends this process */
-  /* the launcher of MPICH would drop our message if it has not read the message yet */
+  /* gives the launcher of MPICH time to read our message, which it would otherwise drop */
   nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
   s->mpi->abort(status);
 }
@@ -143,7 +143,7 @@ static rf_status start(link_state *s, rf_error *error) {
   const char *thread = getenv("RAFTER_MPI_THREAD");
   int said_rank, said_ranks, code, serialized = !thread || strcmp(thread, "0") != 0;
   rf_link *link = &s->link;
-  /* If a process ended before this call, the other processes would wait for it. Then SIGALRM ends
+  /* Other processes would wait for a process that ended before this call. Then SIGALRM ends
    * them. */
   alarm((unsigned)link->seconds);
   if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together, &serialized))) {
@@ -415,7 +415,8 @@ static bool begin(link_state *s, message *m, void *data, int64_t bytes, int tag)
   return code ? fail_call(s, m, code) : true;
 }
 
-/* Tells a rank, at the first message to or from it, that this rank has begun the exchange. */
+/* At the first message to or from another rank, tells the other rank that this rank has begun the
+ * exchange. */
 static bool meet(link_state *s, int rank) {
   static char out; /* the value says nothing */
   exchange *e = &s->exchange;

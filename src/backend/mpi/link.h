@@ -32,7 +32,8 @@ typedef struct rf_link {
   int64_t waited_ns; /* time in rf_link_wait and rf_link_send, rf_link_receive */
   rf_link_times times;
   /* true: a thread moves the messages of flights while the other threads compute. false: the MPI
-   * library allows calls of one thread only, so these messages move between ops and in waits. */
+   * library allows calls of only one thread, so messages of flights move between ops and in
+   * waits. */
   bool threaded;
   /* address of the errno of the thread that is in a call of the MPI library for messages; NULL: no
    * thread. Such a call may allocate */
@@ -60,8 +61,8 @@ bool rf_link_wait(rf_link *link, int group);
 bool rf_link_done(rf_link *link, int group);
 
 /* A flight is an exchange that runs while this rank computes. A flight has three groups of
- * messages. Groups 0 and 1 (rf_link_group_of) are for its chunks. Group 2 is for the bytes with
- * which its ranks tell each other that they have begun. */
+ * messages. Groups 0 and 1 (rf_link_group_of) are for its chunks. In group 2, each rank tells the
+ * other ranks of the flight that it has begun. */
 enum { RF_LINK_FLIGHTS = 16, RF_LINK_FLIGHT_GROUPS = 3 };
 typedef struct rf_link_flight {
   int number; /* number below RF_LINK_FLIGHTS; flights that run at the same time have different numbers */
@@ -104,8 +105,8 @@ bool rf_link_post_message(rf_link *link, int number, const rf_link_post *post);
 bool rf_link_finish(rf_link *link, int number);
 void rf_link_poll(rf_link *link);
 
-/* The messages between these two calls are an exchange. The ranks of an exchange tell each other
- * when they begin. */
+/* The messages between these two calls are an exchange. When a rank begins an exchange, it tells
+ * the other ranks of the exchange. */
 void rf_link_begin_exchange(rf_link *link);
 void rf_link_end_exchange(rf_link *link);
 

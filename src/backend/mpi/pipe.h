@@ -13,8 +13,8 @@
 #include "graph/mesh/pipeline.h"
 
 typedef struct rf_pipe rf_pipe;
-/* `address` has the address of the first slot of each tensor, or NULL. Both arrays and the graph
- * must outlive the result. `half`: as rf_pipeline_halves. `order` has the `halves` passes of this
+/* `address` has the address of the first slot of each tensor, or NULL. The arrays and the graph
+ * must outlive the pipe. `half`: as rf_pipeline_halves. `order` has the `halves` passes of this
  * stage. */
 typedef struct rf_pipe_source {
   const rf_graph *graph;

@@ -1,7 +1,7 @@
 /* progress.c - flights: exchanges that run while this rank computes. A thread of the link advances
  * flights: it tests their messages, sums the chunks that have arrived, and posts the next chunks.
  * The thread sleeps between two rounds of tests, so that it uses little CPU time. The main thread
- * also advances flights: when it begins a flight, while it waits, and between two ops. */
+ * also advances flights: when it begins a flight, during its waits, and between two ops. */
 #define _GNU_SOURCE
 #include "backend/mpi/link_parts.h"
 

@@ -184,8 +184,8 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* Computes dk and dv of key j of key/value head g. dk and dv are sums over the queries that see key
- * j, in all query heads that share head g. */
+/* Computes dk and dv of key j of key/value head g. The sums dk and dv run over the queries that see
+ * key j, in all query heads that share head g. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;

@@ -183,7 +183,7 @@ size_t rf_reference_attention_absorbed_workspace(const rf_graph *graph, const rf
 }
 
 /* State of one query (row and head) in latent space, with the softmax over the keys so far. Scoring
- * and generation use this code, so both give the same bits. */
+ * and generation use the same code, so their results have the same bits. */
 typedef struct absorbed {
   const latent *l;
   rf_view w;         /* (C,N(P+W)) */
@@ -215,8 +215,8 @@ static void absorb(absorbed *a, int64_t row, int64_t head) {
   }
 }
 
-/* Adds one key: its latent row starts at latents[at], its rotated part at turns[turn]. This is an
- * online softmax: a new largest score scales down the running sums. */
+/* Adds one key: its latent row starts at latents[at], its rotated part at turns[turn]. The softmax
+ * is an online softmax: a new largest score scales down the running sums. */
 static void absorb_key(absorbed *a, rf_view latents, int64_t at, rf_view turns, int64_t turn) {
   double s = 0;
   for (int64_t c = 0; c < a->size; c++) s += a->u[c] * load(latents, at + c);

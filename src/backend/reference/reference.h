@@ -1,5 +1,5 @@
-/* reference.h - the table of the reference kernels. It has one kernel for every op, which accepts
- * any dtype and any shape. */
+/* reference.h - the table of the reference kernels. The table has one kernel for every op. A kernel
+ * accepts any dtype and any shape. */
 #ifndef RF_BACKEND_REFERENCE_H
 #define RF_BACKEND_REFERENCE_H
 

@@ -20,8 +20,8 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 
-/* Bytes of the f32 sums of the backward pass (FlashAttention-2, algorithm 2): the sums of dQ over
- * blocks of keys, and the number delta = dctx . ctx for each row and head. */
+/* Bytes of the f32 sums of the backward pass (FlashAttention-2, algorithm 2). These are the sums of
+ * dQ over blocks of keys, and the number delta = dctx . ctx for each row and head. */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
@@ -30,7 +30,7 @@ static size_t attention_sums(const rf_graph *graph, const rf_op *op, rf_tiling b
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes this
+/* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes the
  * gradient, and the second matmul reads it. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;

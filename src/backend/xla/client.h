@@ -32,8 +32,8 @@ typedef struct rf_xla_settings {
   int options;
   rf_xla_hosts hosts;
   /* A value other than 0 in *stop ends rf_xla_open and rf_xla_program with RAFTER_INTERRUPTED
-   * within 1 s. All other calls continue, so that a trainer can still fetch the weights and save
-   * them. */
+   * within 1 s. All other calls continue, so that a trainer can still fetch and save the
+   * weights. */
   const volatile int *stop;
   /* Prints progress; may be NULL. The client calls this function about ten times a second while
    * rf_xla_open or rf_xla_program waits. `seconds` is the time since the call began. The function
@@ -55,8 +55,8 @@ typedef struct rf_xla_facts {
 } rf_xla_facts;
 
 /* Starts the child and loads the plugin. Returns RAFTER_INVALID if the file does not exist, is not
- * a plugin, or has an API version that is not supported (expected 0.81 or newer, major 0).
- * RAFTER_FAILED: the plugin failed. */
+ * a plugin, or has an unsupported API version (expected 0.81 or newer, major 0). RAFTER_FAILED: the
+ * plugin failed. */
 rf_status rf_xla_open(const rf_xla_settings *settings, rf_xla_client **client, rf_error *error);
 void rf_xla_close(rf_xla_client *client);
 const rf_xla_facts *rf_xla_facts_of(const rf_xla_client *client);
@@ -126,8 +126,8 @@ void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count);
 void rf_xla_program_free(rf_xla_client *client, rf_xla_id program);
 
 /* One execution. One message has all data of a call. The child reads small arguments that change
- * with each call from shared memory. It writes results that the host wants to shared memory. Lists
- * are in device-major order: element [d * count + i] is for device d. */
+ * with each call from shared memory. The child writes results that the host wants to shared memory.
+ * Lists are in device-major order: element [d * count + i] is for device d. */
 typedef struct rf_xla_argument {
   rf_xla_id buffer; /* id of the argument's buffer; 0: the array is at `at` in `shared` */
   int64_t at;

@@ -12,7 +12,7 @@ typedef struct writer {
   const rf_emit_options *options;
   int32_t *argument_of; /* index of each tensor's argument, or -1 */
   rf_val *probe;        /* values of probes so far, f32 scalars */
-  bool *changed;        /* for each tensor: true if an op has written it */
+  bool *changed;        /* for each tensor: true if an op has written the tensor */
   rf_val newest;        /* newest result that is not a gathered weight */
   rf_val tie;           /* newest result of a backward op; recomputation starts after this result */
   rf_val late;          /* true if a gradient for which the next backward op waits has a NaN */
@@ -290,8 +290,8 @@ static rf_val put_of_each(writer *w, rf_val all, rf_val micro, rf_val value) {
   return rf_hlo_dynamic_update(w->e.h, all, rf_hlo_reshape(w->e.h, value, all.rank, dim), start);
 }
 
-/* Such an argument has one part for each microbatch. In the loop, an input of the graph is one of
- * these parts. */
+/* The argument for an input of the graph has one part for each microbatch. In the loop, the value
+ * of the input is one part. */
 static void take_inputs(writer *w, rf_val micro) {
   for (int t = 0; t < w->e.graph->tensor_count; t++) {
     if (!tensor_of(w, t)->input || w->argument_of[t] < 0) continue;
@@ -416,9 +416,9 @@ void rf_emitted_free(rf_emitted *of) {
   *of = (rf_emitted){0};
 }
 
-/* Adds an argument for each tensor that has a value before the step. These are the persistent
- * tensors and inputs that an op reads, and the persistent tensors that an op only writes. The
- * result reuses the memory of the latter. */
+/* Adds an argument for each tensor that has a value before the step. Such a tensor is a persistent
+ * tensor or an input that an op reads, or a persistent tensor that an op only writes. In the last
+ * case, the result reuses the memory of the argument. */
 static void add_tensor_arguments(writer *w) {
   const rf_graph *g = w->e.graph;
   bool *used = rf_pool_alloc(w->e.pool, (size_t)g->tensor_count + 1);

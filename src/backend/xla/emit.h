@@ -19,9 +19,9 @@ typedef struct rf_emit_target {
    * gradients become sums of two bf16 numbers, which keep 16 bits and cost twice the work. */
   bool one_bf16;
   bool narrow_bias; /* the compiler adds a bias in bf16 to a product of bf16 */
-  /* the compiler's product of two rows and a matrix is much faster than that of one row */
+  /* a product of two rows and a matrix is much faster than a product of one row */
   bool two_rows;
-  bool joins_late; /* the compiler moves concatenations into the operations that read them */
+  bool joins_late; /* the compiler moves a concatenation into the operations that read its result */
   int columns;     /* products are much faster with a multiple of this many columns; 0: any */
   /* bytes of the logits of a chunk in f32, if large chunks are faster; 0: small chunks */
   int64_t head_bytes;
@@ -96,7 +96,7 @@ rf_val rf_emit_wide(const rf_emit *e, const rf_op *op, int slot);
 bool rf_emit_wants(const rf_op *op, int slot); /* whether output `slot` exists */
 /* Type of a tensor in the module. f64 tensors (sums) become f32. A KV cache in bf16 is an array of
  * u16 with the same bits, because compilers for CPUs convert a whole bf16 array to f32 to update or
- * gather a part of the array. */
+ * gather a part. */
 rf_hlo_type rf_emit_type(const rf_emit *e, int tensor);
 rf_hlo_type rf_emit_out_type(const rf_emit *e, const rf_op *op, int slot);
 /* Sets output `slot` to v, converted to the tensor's type (round to nearest even). If the output
@@ -191,7 +191,7 @@ typedef struct rf_emitted {
 } rf_emitted;
 
 /* True if a sequence of a training step may be longer than a row of the batch, or may begin inside
- * a row. This is true when training on a policy loss or on pairs. */
+ * a row. Training on a policy loss or on pairs has such sequences. */
 bool rf_emit_packs(const rf_graph *graph);
 /* True if each microbatch of a step has its own value of this output. Then the module returns all
  * values, and the first dimension of the result counts microbatches. */
@@ -209,9 +209,9 @@ typedef struct rf_emit_options {
   /* For tests: a collective of the graph that exchanges nothing. Instead, each chip repeats its own
    * values. */
   const rf_op *left_out;
-  /* true: quantised int8 matrices are arrays of codes without scales. Such a program uses the
-   * memory and does the work of the plan, but its results are wrong. So such a program is compiled,
-   * but not run. */
+  /* true: quantised int8 matrices are arrays of codes without scales. A program with codes uses the
+   * memory and does the work of the plan, but computes wrong results. So such a program is
+   * compiled, but not run. */
   bool codes;
 } rf_emit_options;
 /* Abilities of the compiler of a platform. A plugin names its platform "cpu", "tpu" or "cuda". */
@@ -227,7 +227,7 @@ char *rf_emit_flags(const rf_emit_target *target, bool traced, const char *more)
 rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, rf_emitted *out,
                         rf_error *error);
 /* Writes only the ops [first, first + count), as a module for tests. The arguments are all tensors
- * that these ops read before one of them writes them. The results are all tensors that these ops
+ * that an op reads before any op writes the tensor. The results are all tensors that these ops
  * write. `micro` is the number of the microbatch, which decides whether gradients add to earlier
  * values. `options` may be NULL. */
 rf_status rf_emit_ops(const rf_graph *graph, const rf_emit_options *options, int first, int count, int micro,

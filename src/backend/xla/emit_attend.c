@@ -127,8 +127,8 @@ typedef struct block {
   rf_val key;           /* i32 scalar: position of the first key */
 } block;
 
-/* Takes queries [from, from + count) of v (B,K,g,Q) or (B,K,g,Q,D), and returns them as
- * (B,K,g*count) or (B,K,g*count,D). If `from` has no value, the first query is `constant`. */
+/* Returns queries [from, from + count) of v (B,K,g,Q) or (B,K,g,Q,D), as (B,K,g*count) or
+ * (B,K,g*count,D). If `from` has no value, the first query is `constant`. */
 static rf_val queries_of(rf_hlo *h, rf_val v, int64_t constant, rf_val from, int64_t count) {
   rf_val zero = rf_has(from) ? i32(h, 0) : RF_NO_VAL, start[5] = {zero, zero, zero, from, zero};
   int64_t size[5] = {v.dim[0], v.dim[1], v.dim[2], count, v.dim[4]};

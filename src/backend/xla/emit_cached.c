@@ -2,9 +2,9 @@
  *
  * The program reads pages in steps of some hundred positions, with a running maximum and running
  * sums. The longest sequence of the call decides the number of steps. A step of decoding gathers
- * one run of pages of every row. If a slot may have several rows, a step takes one run of pages of
- * one slot and a chunk of rows, so that rows of the same slot share the run. A list has the steps
- * that some row needs. */
+ * one run of pages of every row. If a slot may have several rows, a step takes a run of pages of
+ * one slot and a chunk of rows. So rows of the same slot share the run. A list has the steps that
+ * some row needs. */
 #include "backend/xla/emit_cached.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { STEP = 256 }; /* number of positions of a step, rounded up to whole pages
 enum { CHUNK_ROWS = 256 };
 /* On GPUs, the host waits in each round of a loop, so steps and chunks are larger there. */
 enum { WIDE_STEP = 1024, WIDE_CHUNK_ROWS = 4096 };
-/* If the number of keys is known, and all rows have at most this many positions in sum, one step
+/* If the number of keys is known, and the positions of all rows are at most ONE_STEP, one step
  * reads all positions, without a loop. */
 enum { ONE_STEP = 1 << 20 };
 static const double MASKED = -1e30; /* this score is finite, so that no difference is inf - inf */
@@ -207,7 +207,7 @@ static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]
 }
 
 /* Computes attention over all keys in one step. out[0] is the weighted sum of values (b,K,M,W), and
- * out[1] is the log-sum (b,K,M). The weights are divided by their sum before they are rounded,
+ * out[1] is the log-sum (b,K,M). The weights are first divided by their sum, and then rounded,
  * because compilers for GPUs compute such a softmax in one kernel. Rows of idle slots see no key,
  * so their values are 0. */
 static void attend_once(rf_hlo *h, const rf_pages *p, const step *of, rf_val out[2]) {

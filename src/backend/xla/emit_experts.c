@@ -1,7 +1,8 @@
 /* emit_experts.c - emitters of a mixture of experts: the router, moving rows to their experts and
  * back, and the sum of the experts' results. emit_grouped.c has the products. To compute positions,
- * products with triangular matrices count rows. Such products are exact in f32 up to 2^24 rows. On
- * accelerators, these products are faster than scatters and sorts of whole rows. */
+ * products with triangular matrices count rows. Products with triangular matrices are exact in f32
+ * up to 2^24 rows. On accelerators, these products are faster than scatters and sorts of whole
+ * rows. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
@@ -40,7 +41,7 @@ static rf_val log_of_sum(rf_emit *e, rf_val z) {
 }
 
 /* The values (n,E) that rank groups of experts. With sigmoids, the value of a group is the sum of
- * its two best values. Otherwise it is the best value of the group. */
+ * its two best values. Without sigmoids, the value of a group is its best value. */
 static rf_val group_ranks(rf_emit *e, const rf_op *op, rf_val rank) {
   const rf_router *router = &op->attr.experts.router;
   rf_hlo *h = e->h;
@@ -182,8 +183,8 @@ static void emit_route_bwd(rf_emit *e, const rf_op *op) {
 /* ---- rows to their experts and back ---------------------------------------------------------- */
 
 /* Returns the index among the n k entries for each position of the sorted rows. If experts have a
- * fixed number of rows, also sets for each position whether it has an entry (bool). Entries are
- * sorted by place, so the entries of an expert are consecutive. */
+ * fixed number of rows, also sets a bool for each position that has an entry. Entries are sorted by
+ * place, so the entries of an expert are consecutive. */
 static rf_val entries(rf_emit *e, const rf_op *op, rf_val place, rf_val *filled) {
   const rf_attr_experts *attr = &op->attr.experts;
   rf_hlo *h = e->h;

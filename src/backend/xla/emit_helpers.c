@@ -311,9 +311,9 @@ rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v) {
          high = rf_hlo_broadcast(h, high_word(h, token), (const int[]){0}, RF_DIMS(rows, blocks)),
          channel = rf_hlo_broadcast(h, block, (const int[]){1}, RF_DIMS(rows, blocks));
   rf_val key = key_of(h, e->run.seed, step, attr->site);
-  /* Otherwise the compiler computes the random numbers of all layers at the start of a step, or
-   * keeps the random numbers of the forward pass for the backward pass. In either case, the masks
-   * would take memory. */
+  /* Without this dependence, the compiler computes the random numbers of all layers at the start of
+   * a step, or keeps those of the forward pass for the backward pass. In either case, the masks
+   * take memory. */
   key = rf_hlo_xor(h, key, rf_hlo_convert(h, rf_emit_is_nan(h, rf_emit_in(e, op, 0)), RF_HLO_U64));
   philox(h, key, low, high, channel, word);
   for (int i = 0; i < 4; i++) word[i] = rf_hlo_reshape(h, word[i], RF_DIMS(rows, blocks, 1));

@@ -140,8 +140,8 @@ static void emit_attention_latent_kv(rf_emit *e, const rf_op *op) {
       rf_hlo_convert(h, rf_hlo_reshape(h, rf_hlo_concatenate(h, 1, 2, part), RF_DIMS(n, 1, both)), p.type);
   if (p.cache.type == RF_HLO_U16) k = rf_hlo_bitcast(h, k, RF_HLO_U16);
   rf_pages_write(e, &p, k, RF_NO_VAL);
-  /* lse must be exact, because it is the weight of a chip's part when parts are merged. ctx has the
-   * precision of activations. */
+  /* lse must be exact, because lse decides the weight of a chip's part when parts are merged. ctx
+   * has the precision of activations. */
   p.split = rf_emit_wants(op, 2) && rows.type == RF_HLO_BF16 && p.type == RF_HLO_BF16;
   rf_hlo_type type = p.split || p.type == RF_HLO_F32 ? RF_HLO_F32 : rows.type;
   rf_val q = rf_hlo_reshape(h, absorbed(h, s, rows, w, type), RF_DIMS(n, 1, s.heads, both));

@@ -14,7 +14,7 @@ static rf_val f32(rf_hlo *h, double value) { return rf_hlo_scalar(h, RF_HLO_F32,
 /* v where `where` holds, 0 elsewhere. */
 static rf_val only(rf_hlo *h, rf_val where, rf_val v) { return rf_hlo_select(h, where, v, f32(h, 0)); }
 
-/* True if a row counts. Such a row has a label and a weight other than 0. */
+/* True if a row counts. A row that counts has a label and a weight other than 0. */
 static rf_val counted(rf_hlo *h, rf_val labels, rf_val weights) {
   return rf_hlo_and(h, rf_hlo_compare_c(h, RF_HLO_GE, labels, 0), rf_hlo_compare_c(h, RF_HLO_NE, weights, 0));
 }

@@ -18,7 +18,7 @@ static rf_val bias_of(rf_emit *e, const rf_op *op, int64_t rows) {
 }
 
 /* x w. For a single row, compilers for GPUs write all products with the elements of a matrix to
- * memory, and then sum them. For two rows, one kernel computes the whole product at the speed of
+ * memory before the sum. For two rows, one kernel computes the whole product at the speed of
  * reading the matrix. */
 static rf_val product_of(rf_emit *e, rf_val x, rf_val w, bool transpose, rf_hlo_type type) {
   rf_hlo *h = e->h;

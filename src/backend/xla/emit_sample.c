@@ -78,8 +78,8 @@ static rf_val key_by_digits(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order ord
   return key;
 }
 
-/* For each row, the largest key that satisfies: the sum of v over elements with this key or a
- * larger key is at least `target` (RF_HLO_GE), or is more than `target` (RF_HLO_GT). */
+/* For each row, sums v over the elements with a key or a larger key. Returns the largest key whose
+ * sum is at least `target` (RF_HLO_GE), or more than `target` (RF_HLO_GT). */
 static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_val target, rf_val needed) {
   if (r->unrolled) return key_by_digits(h, r, v, order, target);
   rf_val key = rf_hlo_full(h, RF_HLO_U32, 0, RF_DIMS(r->count));
@@ -161,8 +161,9 @@ static rf_val is_more(rf_hlo *h, rf_val a, double c) { return rf_hlo_compare_c(h
 static rf_val at_least_one(rf_hlo *h, rf_val a) { return rf_hlo_maximum_c(h, a, 1); }
 
 /* Weights v of the tokens before a cut. `all` tokens have the key of the cut, and `some` of these
- * tokens are before the cut. Tokens with the same key have equal weights, so each of them gets the
- * fraction some / all of its weight. Tokens with larger keys keep their weight. */
+ * tokens are before the cut. Tokens with the same key have equal weights, so each token with the
+ * key of the cut gets the fraction some / all of its weight. Tokens with larger keys keep their
+ * weight. */
 static rf_val before_cut(rf_hlo *h, const rows *r, rf_val v, rf_val cut, rf_val some, rf_val all) {
   rf_val key = everywhere(h, r, cut), zero = rf_hlo_scalar(h, RF_HLO_F32, 0),
          part = rf_hlo_multiply(h, v, everywhere(h, r, rf_hlo_divide(h, some, all)));

@@ -50,8 +50,8 @@ void rf_hlo_name(rf_hlo *h, const char *name);
 
 /* Adds an argument of main and returns the argument's value. */
 rf_val rf_hlo_argument(rf_hlo *h, rf_hlo_type type, int rank, const int64_t *dim);
-/* Adds a result of main and returns the index of the result. `donated` is the index of the argument
- * whose memory the result reuses, or -1. This argument has the same shape. */
+/* Adds a result of main and returns the index of the result. `donated` is the index of an argument
+ * of the same shape whose memory the result reuses, or -1. */
 int rf_hlo_result(rf_hlo *h, rf_val v, int donated);
 /* Ends the module for `replicas` devices. The caller frees the text with free(); NULL: no
  * memory. */
@@ -81,7 +81,7 @@ rf_val rf_hlo_iota(rf_hlo *h, rf_hlo_type type, int axis, int rank, const int64_
   X(sqrt) \
   X(rsqrt) \
   X(tanh) X(logistic) X(abs) X(cosine) X(sine) X(round_nearest_even) X(is_finite) X(exponential_minus_one)
-/* If one operand is a scalar, it is broadcast to the shape of the other. */
+/* A scalar operand is broadcast to the shape of the other operand. */
 #define RF_HLO_BINARY(X) \
   X(add) \
   X(subtract) \

@@ -50,8 +50,8 @@ static bool open_sums(sums *s, const rf_xla_kernels *kernels, const rf_xla_instr
   return true;
 }
 
-/* The call to which a kernel belongs. The number of events of an instruction in the loop over
- * microbatches is the number of rounds of the loop, or a multiple of it. */
+/* The call to which a kernel belongs. For an instruction in the loop over microbatches, the number
+ * of events is a multiple of the number of rounds. */
 static rf_xla_op_time *call_of(sums *s, const rf_xla_kernel *k, const rf_xla_instructions *in) {
   int i = k->instruction, op = i == RF_NONE ? RF_NONE : in->at[i].number;
   if (op == RF_NONE) {

@@ -261,7 +261,7 @@ static void take_results(xla_program *p, variant *v) {
     for (int i = 0; i < v->module.results; i++) take_result(p, v, chip, i);
 }
 
-/* Value of a probe on the first chip where it is not finite, or on chip 0. */
+/* Value of a probe on the first chip with a non-finite value, or on chip 0. */
 static float probed(const xla_program *p, const variant *v, int probe) {
   const float *value = rf_xla_at(p->memory, v->probes);
   for (int chip = 0; chip < p->memory->chips; chip++)
@@ -323,7 +323,7 @@ static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *
   return check_probes(p, v, inputs, error);
 }
 
-/* Keeps the inputs of one of several microbatches. */
+/* Copies the inputs of microbatch `micro` to the arrays with the inputs of all microbatches. */
 static void keep_inputs(xla_program *p, int micro) {
   for (int t = 0; t < p->graph->tensor_count; t++) {
     if (p->stack[t] < 0 || !p->graph->tensor[t].input) continue;

@@ -24,7 +24,7 @@ enum {
    * this host */
   RF_WIRE_EXIT_HOST = 70
 };
-/* The first word of each head. This word contains the version, so that a program of another version
+/* The first word of each head. The word contains the version, so that a program of another version
  * of rafter refuses the first message. */
 #define RF_WIRE_MAGIC (0x52504a00u + RF_WIRE_VERSION)
 #define RF_WIRE_MOST ((uint64_t)1 << 33) /* bytes of a body */
@@ -76,7 +76,7 @@ typedef struct rf_wire_head {
   uint64_t bytes;
 } rf_wire_head;
 
-/* `code` is 0, an error code of the plugin (1 to 16), or one of these negative codes. The body of a
+/* `code` is 0, an error code of the plugin (1 to 16), or a negative code RF_WIRE_... The body of a
  * failure is a text. */
 enum {
   RF_WIRE_BAD_REQUEST = -1,
@@ -113,9 +113,9 @@ typedef struct rf_wire_facts {
   char platform[64], version[128], kind[64];
 } rf_wire_facts;
 
-/* This struct is followed by texts: program, compile options (a CompileOptionsProto), topology, and
- * a description of the topology's devices for plugins that do not know the topology by name. The
- * last two texts may be empty. */
+/* After this struct come four texts: program, compile options (a CompileOptionsProto), topology,
+ * and a description of the topology's devices. The description is for plugins that do not know the
+ * topology by name. The last two texts may be empty. */
 typedef struct rf_wire_compile {
   uint64_t text_bytes, options_bytes, topology_bytes, target_bytes;
 } rf_wire_compile;
@@ -144,8 +144,8 @@ typedef struct rf_wire_get {
   int64_t buffer, shared, at, bytes;
 } rf_wire_get;
 
-/* This struct is followed by lists: devices * arguments ids of buffers (int64; 0: staged), `staged`
- * staged arrays, devices * results wanted results, and one byte for each argument, which is 1 for a
+/* After this struct come four lists: (devices * arguments) ids of buffers (int64; 0: staged),
+ * `staged` rf_wire_staged, (devices * results) rf_wire_wanted, and one byte per argument, 1 for a
  * donated argument. */
 typedef struct rf_wire_execute {
   int64_t program, shared;
