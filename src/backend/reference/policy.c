@@ -79,7 +79,8 @@ static void policy_segment(const policy *p, int64_t begin, int64_t end) {
   }
 }
 
-/* nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll? (n) */
+/* inputs: nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
+ * (n) */
 void rf_reference_policy_loss(const rf_call *call) {
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]);
   const int32_t *segments = ids(call, 2);
@@ -149,7 +150,7 @@ static void add_slope(const pairs *p, const answer *of, double slope) {
     if (counts(p->labels, p->weights, r)) store(p->dnll, r, -slope * of->each * p->scale);
 }
 
-/* nll, labels, segments (n+1), weights, reference? (n) -> loss, dnll?, margins? (n) */
+/* inputs: nll, labels, segments (n+1), weights, reference? (n) -> loss, dnll?, margins? (n) */
 void rf_reference_pair_loss(const rf_call *call) {
   const pairs p = {.attr = &call->op->attr.pairs,
                    .labels = ids(call, 1),

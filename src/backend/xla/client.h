@@ -77,8 +77,8 @@ typedef struct rf_xla_compile {
   /* Number of devices that run the program. Each host has the same number of these devices.
    * Replicas are numbered host by host. A program has one partition. */
   int replicas;
-  /* such as "v5e:2x2": compiles without devices, and only returns statistics; NULL: compiles for the
-   * devices */
+  /* name of a topology such as "v5e:2x2", to compile without devices and only get statistics; NULL:
+   * none */
   const char *topology;
   /* The devices of the topology in the plugin's own format, or NULL if the plugin knows the
    * topology by name. A plugin for CUDA reads a GpuTargetConfigProto as text. */

@@ -81,7 +81,8 @@ static void add_divergence(rf_hlo *h, policy *p) {
   p->by_logp = rf_hlo_subtract(h, p->by_logp, rf_hlo_multiply(h, w, more));
 }
 
-/* nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll? (n) */
+/* inputs: nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
+ * (n) */
 static void emit_policy_loss(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_policy_level level = op->attr.policy.level;
@@ -177,7 +178,7 @@ static rf_val compare_answers(rf_hlo *h, pairs *p, rf_val logp) {
                     rf_hlo_compare_c(h, RF_HLO_GT, side(h, count, 1), 0));
 }
 
-/* nll, labels, segments (n+1), weights, reference? (n) -> loss, dnll?, margins? (n) */
+/* inputs: nll, labels, segments (n+1), weights, reference? (n) -> loss, dnll?, margins? (n) */
 static void emit_pair_loss(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_val logp = rf_hlo_negate(h, rf_emit_wide(e, op, 0)), segments = rf_emit_in(e, op, 2),

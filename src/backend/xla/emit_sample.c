@@ -1,7 +1,7 @@
 /* emit_sample.c - the emitter of `sample`. No row is sorted. Bisection over the bits of a logit
  * finds the token at which a sum over the most likely tokens reaches a target. Each of the 32
  * rounds is one pass over the row. If loops are slow, a round finds four bits, and the program has
- * the rounds one after the other. */
+ * no loop. */
 #include "backend/xla/emit.h"
 
 #include <math.h>
@@ -200,7 +200,8 @@ static cut cut_of(rf_hlo *h, const rows *r, rf_val key) {
   return (cut){key, count, rf_hlo_divide(h, sum, count)};
 }
 
-/* The number of tokens with weight `weight` that have this sum. A weight of 0 gives 0. */
+/* Returns sum / weight, which is the number of tokens of equal weight in the sum. A weight of 0
+ * gives 0. */
 static rf_val tokens_in(rf_hlo *h, rf_val sum, rf_val weight) {
   return rf_hlo_divide(h, sum, rf_hlo_maximum_c(h, weight, 1e-37));
 }

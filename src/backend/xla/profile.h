@@ -48,7 +48,7 @@ typedef struct rf_xla_kernels {
   int count;
   int known; /* number of kernels that belong to instructions of the program */
 } rf_xla_kernels;
-/* Reads an XSpace. Takes the kernels of the first device that has any. */
+/* Reads an XSpace. Takes the kernels of the first device that has kernels. */
 rf_status rf_xla_kernels_read(rf_proto_bytes space, const rf_xla_instructions *in, rf_xla_kernels *out,
                               rf_error *error);
 
