@@ -43,8 +43,7 @@ rf_status rf_adapters_start(rf_server *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the tasks that the engine's thread does for HTTP threads
- * ------------------------------------------------------------ */
+/* ---- the tasks that the engine's thread does for HTTP threads -------------------------------- */
 
 struct rf_adapter_task {
   const rafter_adapter *load; /* NULL: unload `id` */

@@ -151,8 +151,7 @@ static void pack_panel(const unit *u, int64_t panel) {
   }
 }
 
-/* ---- products of a block of keys and a panel of queries
- * ---------------------------------------------- */
+/* ---- products of a block of keys and a panel of queries -------------------------------------- */
 
 static void multiply(bool rows_stay, int64_t steps, const float *rows, const float *columns,
                      const float *from, float *to) {

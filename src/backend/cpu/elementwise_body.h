@@ -103,8 +103,7 @@ RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_
 }
 RF_ELEMENTS(add, 12)
 
-/* ---- dropout: no mask is stored, so every op computes its mask again
- * ---------------------------- */
+/* ---- dropout: no mask is stored, so every op computes its mask again ------------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);

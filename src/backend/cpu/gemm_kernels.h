@@ -169,8 +169,7 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
   }
 }
 
-/* ---- loading and storing a tile
- * ------------------------------------------------------------------ */
+/* ---- loading and storing a tile -------------------------------------------------------------- */
 
 static void begin_tile(const rf_gemm *g, const rf_gemm_sums *s) {
   for (int i = 0; i < s->rows; i++) {

@@ -54,8 +54,7 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 runs on
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
-/* ---- the three products of the head, for up to `rows` rows
- * ----------------------------------------------- */
+/* ---- the three products of the head, for up to `rows` rows ----------------------------------- */
 
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];

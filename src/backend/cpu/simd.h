@@ -26,8 +26,7 @@
 #endif
 enum { RF_LANES = 16 };
 
-/* ---- the three vector types; the code after this section is for all ISAs
- * ---------------------- */
+/* ---- the three vector types; the code after this section is for all ISAs --------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -576,8 +575,7 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 }
 #endif
 
-/* ---- loads and stores of elements of RF_F32 or RF_BF16
- * --------------------------------------------------- */
+/* ---- loads and stores of elements of RF_F32 or RF_BF16 --------------------------------------- */
 
 /* `i` counts elements of `dtype` at `p`. A constant dtype removes the branch. */
 RF_INLINE float rf_f32_get(const void *p, rf_dtype dtype, int64_t i) {
@@ -615,8 +613,7 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #endif
 }
 
-/* ---- functions that have the same operations on every ISA
- * ---------------------------------------- */
+/* ---- functions that have the same operations on every ISA ------------------------------------ */
 
 #define RF_C(x) rf_v16_set1(x)
 
