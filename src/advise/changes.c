@@ -125,7 +125,7 @@ static json_t *passes_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: predicted times of the unchanged run. They and the times of `made` are from the same
+/* `now`: predicted times of the unchanged run. The times in `now` and in `made` are from the same
  * calibration. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);

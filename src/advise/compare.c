@@ -41,7 +41,8 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   return out;
 }
 
-/* The numbers that readers want first. They are copied to the top level of the JSON object. */
+/* The numbers that readers want first. These numbers are also copied to the top level of the JSON
+ * object. */
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},
@@ -75,8 +76,8 @@ static bool answers(const json_t *plan) {
   return job && (!strcmp(job, "rollout") || !strcmp(job, "serve"));
 }
 
-/* The assumption that says why a plan has no price, and which prices --price takes; NULL: it has
- * one. */
+/* Finds the assumption of the plan that explains a missing price and the use of --price. NULL: the
+ * plan has a price. */
 static const char *no_price(const json_t *plan) {
   const json_t *line;
   size_t i;
@@ -94,13 +95,13 @@ static void say_no_price(const rafter_sink *sink, const json_t *a, const json_t 
   if (right && !same) rf_say(sink, "B: %s\n", right);
 }
 
-/* Why a plan has no figure of `key`: it has no price, or the job was not simulated. */
+/* Says why a plan has no figure of `key`: the plan has no price, or the job was not simulated. */
 static const char *missing(const json_t *plan, const char *key) {
   bool priced = rf_json_at(plan, "cost", "usd_per_chip_hour") > 0;
   return strstr(key, "usd") && !priced ? "no price" : "unknown";
 }
 
-/* The request rates at which the token rates and costs of --job serve were found. */
+/* Prints the request rates at which the token rates and costs of --job serve were found. */
 static void say_requests(const rafter_sink *sink, const json_t *a, const json_t *b) {
   const json_t *const plans[] = {a, b};
   rf_say(sink, "%-14s", "requests/s");
@@ -119,7 +120,7 @@ static bool serves(const json_t *plan) {
 static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
   static const struct {
     const char *label, *answers, *object,
-        *key; /* answers: the label for jobs that answer prompts; NULL: `label` */
+        *key; /* answers: the label for jobs that answer prompts; NULL: the same as `label` */
     char *(*text)(double, char[32]);
   } LINES[] = {{"memory", NULL, "memory", "peak_bytes", rf_text_bytes},
                {"time", "decode step", "time", "seconds", rf_text_seconds},
@@ -146,7 +147,7 @@ static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b)
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
 }
 
-/* "5.3 % more", "11.7 x as many" or "as many". */
+/* Writes the change of a rate as text: "5.3 % more", "11.7 x as many" or "as many". */
 static void say_rate(double before, double after, char text[64]) {
   char x[32];
   double change = 100 * (after / before - 1);

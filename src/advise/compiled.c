@@ -86,8 +86,8 @@ static rf_status compile(rf_xla_client *client, const program *p, const rf_compi
   return status;
 }
 
-/* The plugin's own version, which some plugins only know with devices, or its file and
- * interface. */
+/* Writes the plugin's version, or its file and interface: some plugins know their version only with
+ * devices. */
 static void name_compiler(const rf_xla_facts *facts, const char *plugin, char text[192]) {
   const char *file = strrchr(plugin, '/') ? strrchr(plugin, '/') + 1 : plugin;
   if (facts->version[0]) snprintf(text, 192, "%s", facts->version);
@@ -153,7 +153,7 @@ static void describe_ports(FILE *out, const rf_graph *g, const char *title, cons
   }
 }
 
-/* The facts of the inputs for which a program is right, and the compiler's options that it needs. */
+/* Writes which inputs a program is right for, and which compiler options it needs. */
 static void describe_limits(FILE *out, const rf_graph *graph, const rf_emit_options *options) {
   const rf_emit_known *known = &options->known;
   bool samples = false, caches = false;
@@ -168,8 +168,8 @@ static void describe_limits(FILE *out, const rf_graph *graph, const rf_emit_opti
   if (options->target.flags) fprintf(out, "Compile with %s.\n", options->target.flags);
 }
 
-/* For the accelerator of the plan, if its compiler is known: the program that runs there with usual
- * inputs. Otherwise a program for all devices and inputs. */
+/* If the compiler of the plan's accelerator is known, writes the program that runs there with usual
+ * inputs. Otherwise, writes a program for all devices and inputs. */
 static rf_status write_program(const program *p, const char *folder, FILE *text, rf_error *error) {
   rf_compiled_target target;
   rf_emit_options options = {0};
@@ -207,10 +207,11 @@ rf_status rf_plan_write_programs(const rafter_plan *plan, const char *folder, rf
       "(`1a 04 20 NN 28 01`, NN replicas and one partition). If an argument shares memory with a result, it "
       "is\n"
       "donated: the call frees its buffer, and the result uses this memory.\n\n"
-      "One argument is not a tensor of the plan. It has seven u32 words: seed (low), seed (high), step\n"
-      "(from 1), loss scale (bits of an f32), learning rate (bits of an f32), and two unused words. The\n"
-      "loss scale is 1 / (valid tokens of the step). One result is not a tensor of the plan. It has the\n"
-      "values that must be finite. If one of them is not finite, the step has changed no weight.\n",
+      "One argument is not a tensor of the plan. This argument has seven u32 words: seed (low), seed\n"
+      "(high), step (from 1), loss scale (bits of an f32), learning rate (bits of an f32), and two unused\n"
+      "words. The loss scale is 1 / (valid tokens of the step). One result is not a tensor of the plan.\n"
+      "This result has the values that must be finite. If one of these values is not finite, the step has\n"
+      "changed no weight.\n",
       plan->settings.model.name);
   rf_status status = RAFTER_OK;
   for (int i = 0; i < count && status == RAFTER_OK; i++)

@@ -5,12 +5,13 @@
 
 #include "advise/planned.h"
 
-/* --compile: compiles the plan's programs, and adds the compiler's figures to the plan's JSON
- * ("compiled") and to its table. A program that does not fit the device's memory is reported, and
- * is not an error. RAFTER_FAILED: the plugin's error. */
+/* Does the work of --compile: compiles the plan's programs, and adds the compiler's figures to the
+ * plan's JSON ("compiled") and to its table. A program that does not fit the device's memory is
+ * reported, and is not an error. RAFTER_FAILED: the plugin's error. */
 rf_status rf_plan_compile(rafter_plan *plan, const rf_options *options, const volatile int *stop,
                           rf_error *error);
-/* --stablehlo: writes the plan's programs and a README that says how to run them to the folder. */
+/* Does the work of --stablehlo: writes the plan's programs to the folder, with a README that says
+ * how to run them. */
 rf_status rf_plan_write_programs(const rafter_plan *plan, const char *folder, rf_error *error);
 
 #endif

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Generations of TPUs: the part of a machine's name, the plugin's word, and the number of axes. */
+/* For each generation of TPUs: a part of the machine's name, the plugin's name, and the number of
+ * axes of the topology. */
 static const struct {
   const char *machine, *word;
   int axes;
@@ -14,10 +15,10 @@ static const struct {
             {"tpu-v6e", "v6e", 2},
             {"tpu-v7x", "tpu7x", 3}};
 
-/* Sizes of GPUs, which the compiler uses to choose tiles: compute capability times 10,
- * multiprocessors, f32 units of one, KiB of shared memory of one, its threads, KiB of L2, and
- * the highest clock in GHz. Sources: NVIDIA's architecture papers, and the tables of technical
- * specifications of the CUDA C++ Programming Guide. */
+/* Sizes of GPUs, from which the compiler chooses tiles. They are the compute capability times 10,
+ * the number of multiprocessors, the f32 units, KiB of shared memory and threads of one
+ * multiprocessor, KiB of L2, and the highest clock in GHz. Sources: NVIDIA's architecture papers,
+ * and the tables of technical specifications of the CUDA C++ Programming Guide. */
 typedef struct gpu {
   const char *machine;
   int capability, cores, units, shared_kib, threads, cache_kib;
@@ -30,7 +31,7 @@ static const gpu GPUS[] = {
     {"gb200", 100, 152, 128, 228, 2048, 129024, 2.062}, {"rtx-4090", 89, 128, 128, 100, 1536, 73728, 2.52},
     {"l4", 89, 58, 128, 100, 1536, 49152, 2.04},        {"a10", 86, 72, 128, 100, 1536, 6144, 1.695}};
 
-/* Whether the machine is `name`, on one chip or several. */
+/* True if the machine is `name`, on one chip or several. */
 static bool is(const rf_machine *machine, const char *name) {
   size_t length = strlen(name);
   return strncmp(machine->name, name, length) == 0 && strchr(":@*", machine->name[length]);
@@ -77,7 +78,7 @@ rf_status rf_compiled_target_of(const rf_machine *machine, rf_compiled_target *t
     int chips = extent(machine, 0), nodes = extent(machine, 1);
     if (chips * nodes == 1) snprintf(target->name, sizeof target->name, "%.40s", GPUS[i].machine);
     else snprintf(target->name, sizeof target->name, "%.40s:%dx%d", GPUS[i].machine, nodes, chips);
-    /* one network, its nodes, and the chips of a node */
+    /* the topology has one network, a number of nodes, and a number of chips per node */
     snprintf(target->topology, sizeof target->topology, "1x%dx%d", nodes, chips);
     describe(&GPUS[i], machine, target);
     return RAFTER_OK;

@@ -1,5 +1,5 @@
-/* compiled_target.h - the words in which a machine is described to a compiler: a topology that the
- * TPU compiler knows by name, or the sizes of a GPU. */
+/* compiled_target.h - describes a machine to a compiler: as a topology that the TPU compiler knows
+ * by name, or as the sizes of a GPU. */
 #ifndef RF_COMPILED_TARGET_H
 #define RF_COMPILED_TARGET_H
 
@@ -9,7 +9,7 @@ typedef struct rf_compiled_target {
   const char *platform; /* "tpu" or "cuda" */
   char name[64];        /* for people: "v5e:2x4", "h100-sxm:1x8" */
   char topology[64];    /* for the plugin */
-  char config[2048];    /* GpuTargetConfigProto as text; "": the plugin knows the topology */
+  char config[2048];    /* GpuTargetConfigProto as text; "" if the plugin knows the topology */
 } rf_compiled_target;
 
 /* RAFTER_INVALID: no compiler is known for the machine. */

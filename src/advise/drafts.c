@@ -19,7 +19,7 @@ rf_status rf_plan_drafter(rafter_plan *p, const rf_options *o, rf_error *error) 
   return rf_generate_reserve(&p->settings.plan, &own, error);
 }
 
-/* The memory of the model that drafts, and of both models. */
+/* Returns the memory of the draft model, and of the main model and the draft model together. */
 static json_t *drafter_json(const rafter_plan *p) {
   const rf_plan *const *plans = (const rf_plan *const *)p->drafter_plan;
   const rf_plan *const own[] = {p->prefill, p->plan};
@@ -30,8 +30,8 @@ static json_t *drafter_json(const rafter_plan *p) {
                    (json_int_t)(bytes + rf_plan_joint_bytes(own, 2)));
 }
 
-/* Defaults of --acceptance (docs/planning.md). ngram copies tokens from the text. Its tokens are
- * right less often than a model's, and some passes find no tokens to copy. */
+/* Defaults of --acceptance (docs/planning.md). ngram copies tokens from the text. Tokens of ngram
+ * are right less often than tokens of a draft model, and some passes find no tokens to copy. */
 static const double OF_NGRAM = 0.4, OF_MODEL = 0.7;
 
 double rf_plan_acceptance(const rf_options *o) {
@@ -54,7 +54,7 @@ static json_t *drafts_json(const rafter_plan *p, const char *kind, const rf_spec
                    "wins_from_acceptance", found->wins_from > 1 ? json_null() : json_real(found->wins_from));
 }
 
-/* The times of "serving" that drafts change. */
+/* Returns the times of "serving" that change with drafts. */
 static json_t *serving_json(const rafter_plan *p, const rf_speculation_found *found) {
   double rate = p->whole.totals.tokens / found->seconds, each = found->seconds / found->tokens;
   return json_pack("{sf sf sf s{sf sf sf}}", "decode_step_seconds", found->seconds, "tokens_per_second", rate,

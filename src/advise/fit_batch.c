@@ -16,13 +16,15 @@ enum { MAX_BATCH = 1 << 20, MAX_RAISES = 8 };
 /* A batch that was planned. */
 typedef struct sample {
   int64_t batch, bytes;
-  double seconds;                 /* time of a step; 0: unknown */
-  bool planned, fits, slow, host; /* slow: above --latency. host: the host's memory is too small. */
+  double seconds; /* time of a step; 0: unknown */
+  /* slow: a step takes longer than --latency. host: the host's memory is too small. */
+  bool planned, fits, slow, host;
   int64_t by_class[RF_CLASSES];
   char refused[200]; /* why the batch cannot be planned */
 } sample;
 
-/* A search for the largest batch. `below` fits and `above` does not. `planned` counts plans. */
+/* A search for the largest batch. `below` is a batch that fits, and `above` is a batch that does
+ * not fit. `planned` counts plans. */
 typedef struct search {
   const rf_options *from;
   const char *job;
@@ -65,7 +67,8 @@ static rf_status try_batch(search *s, int64_t batch, sample *out, rf_error *erro
     read_memory(p, out);
     s->room = rf_plan_room(&p->settings.plan) + p->settings.plan.draft_bytes;
     out->planned = true;
-    out->seconds = p->needs ? 0 : p->plan->step_seconds; /* the plan is only one of the phases */
+    /* if the job has several phases, the plan's time is not the time of the job */
+    out->seconds = p->needs ? 0 : p->plan->step_seconds;
     out->slow = s->latency > 0 && out->seconds > s->latency;
     out->fits = rf_plan_all_fits(p) && !out->slow;
     out->host = !out->fits && out->bytes <= s->room && !out->slow;
@@ -81,7 +84,7 @@ static rf_status try_batch(search *s, int64_t batch, sample *out, rf_error *erro
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* The batch with which a line through two samples reaches the room. */
+/* Returns the batch at which a line through two samples reaches the memory limit. */
 static double meet(const search *s, const sample *a, const sample *b) {
   double slope = (double)(b->bytes - a->bytes) / (double)(b->batch - a->batch);
   return slope > 0 ? (double)a->batch + (double)(s->room - a->bytes) / slope : HUGE_VAL;
@@ -200,8 +203,8 @@ static bool is(const rf_options *options, const char *name, const char *text) {
   return !strcmp(rf_options_text_or(options, name, ""), text);
 }
 
-/* Twice the chips. A mesh of --mesh keeps its axes, and its data axis or another axis gets the
- * further chips. Without --mesh, jobs with answers also try two copies of the model. */
+/* Twice the chips. A mesh of --mesh keeps its axes, and the further chips go to its data axis or to
+ * another axis. Without --mesh, jobs with answers also try two copies of the model. */
 static void add_chips(const rf_options *o, const rf_settings *s, raise *list, int *count) {
   const rf_machine *m = &s->machine;
   const char *on = rf_options_text(o, "on");
@@ -387,7 +390,7 @@ rf_status rf_fit_batch_chosen(const rf_options *options, const rafter_plan *plan
   *step = micro && !rl  ? 0
           : rl && !held ? b->microbatch
                         : rf_mesh_copies(&b->mesh) * rf_loss_sequences(b) * (held ? b->accumulate : 1);
-  /* A search for single tensors per batch takes too long, so auto becomes block. */
+  /* A search for single tensors for every batch takes too long, so remat auto becomes block. */
   RF_TRY(rf_options_set(o, "remat", found->remat == RF_REMAT_AUTO ? "block" : rf_remat_name(found->remat),
                         error));
   RF_TRY(rf_options_set(o, "dtype", rf_dtype_name(b->dtype), error));

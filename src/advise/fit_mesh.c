@@ -38,7 +38,7 @@ static void add(mesh_search *s, int64_t slices, const char *axis, int64_t chips,
   if (*text && s->count < MAX_MESHES) snprintf(s->at[s->count++].mesh, sizeof text, "%s", text);
 }
 
-/* For each extent of the tensor axis: the other chips hold copies of the weights (data), share one
+/* For each extent of the tensor axis, the other chips hold copies of the weights (data), share one
  * copy (fsdp), or share the experts. */
 static void list_meshes(mesh_search *s, const rf_settings *settings) {
   const rf_mesh *mesh = &settings->plan.build.mesh;
@@ -52,7 +52,8 @@ static void list_meshes(mesh_search *s, const rf_settings *settings) {
   }
 }
 
-/* Pipelines of ranks, with copies. A stage needs a microbatch and a layer. */
+/* Lists meshes with pipelines and with copies of a pipeline. A stage needs a microbatch and a
+ * layer. */
 static void list_pipelines(mesh_search *s, const rf_settings *settings, int chips) {
   const rf_build_options *build = &settings->plan.build;
   for (int stages = 2; stages <= chips; stages++)
@@ -61,7 +62,7 @@ static void list_pipelines(mesh_search *s, const rf_settings *settings, int chip
       add(s, 1, "pipeline", stages, chips / stages, 1);
 }
 
-/* Finds the rate with one mesh. A mesh that cannot be planned has none. */
+/* Finds the rate with one mesh. A mesh that cannot be planned has no rate. */
 static rf_status try_mesh(mesh_search *s, candidate *c, rf_error *error) {
   rf_options *options = rf_options_copy(s->from);
   rf_error refused = {0};
@@ -80,7 +81,7 @@ static rf_status try_mesh(mesh_search *s, candidate *c, rf_error *error) {
   return status;
 }
 
-/* Compares the meshes, and sets --mesh to the best one. *found is false if none fits. */
+/* Compares the meshes, and sets --mesh to the best one. *found is false if no mesh fits. */
 typedef rf_status (*price_of)(mesh_search *s, candidate *c, rf_error *error);
 static rf_status compare(mesh_search *s, rf_options *options, const char *who, price_of price, char line[240],
                          bool *found, rf_error *error) {
@@ -105,7 +106,7 @@ static rf_status compare(mesh_search *s, rf_options *options, const char *who, p
   return rf_options_set(options, "mesh", best->mesh, error);
 }
 
-/* The rate of the job's steps as its options are. */
+/* Finds the rate of the job's steps with exactly the given options. */
 static rf_status try_step(mesh_search *s, candidate *c, rf_error *error) {
   rf_options *options = rf_options_copy(s->from);
   rf_plan *plan = NULL;

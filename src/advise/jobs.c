@@ -1,4 +1,4 @@
-/* jobs.c - plans each job of `rafter plan --job`. Also simulates rollouts; serve.c simulates
+/* jobs.c - plans each job of `rafter plan --job`. jobs.c also simulates rollouts; serve.c simulates
  * serving. */
 #include "advise/jobs.h"
 
@@ -175,7 +175,7 @@ static void put_rollout(FILE *out, const rf_job_lengths *l, const rf_serve_stats
           (long long)served->counts.reused);
 }
 
-/* The time and work of a whole rollout, from its first prompt to its last answer. */
+/* Sets the time and work of a whole rollout, from its first prompt to its last answer. */
 static void set_served(rafter_plan *p, const rf_serve_stats *served, int64_t prompts) {
   const rf_machine *m = &p->settings.machine;
   const int64_t copies = rf_generate_copies(p->plan), each = (prompts + copies - 1) / copies;
@@ -208,8 +208,8 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
 
 /* ---- the table of jobs ----------------------------------------------------------------------- */
 
-/* Replaces the search of --fit if only the size of the plan is needed. Chooses recomputation of
- * whole blocks, which is one of the settings that the search tries. */
+/* If only the size of the plan is needed, this function replaces the search of --fit. Chooses
+ * recomputation of whole blocks, which is one of the settings that the search tries. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
@@ -248,7 +248,8 @@ static const struct {
     {"rl", "train", rf_job_rl, size_rl},
 };
 
-/* Refuses options that have no effect with this job. The value none is accepted everywhere. */
+/* Refuses options that have no effect with this job. The option value "none" is accepted for every
+ * job. */
 static rf_status check_effect(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
     const char *options[8], *jobs, *why; /* options end with NULL */
@@ -328,7 +329,8 @@ const char *rf_plan_settings_of(const char *job) {
   return "train";
 }
 
-/* --fit of a training step: finds the largest batch with the settings that the search chose. */
+/* Does --fit of a training step: finds the largest batch with the settings that the search
+ * chose. */
 static rf_status fit_step(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_options *chosen = NULL;
   int64_t step = 0;
@@ -340,8 +342,8 @@ static rf_status fit_step(rafter_plan *p, const rf_options *o, rf_error *error) 
   return status;
 }
 
-/* --fit of the other jobs. If --mesh is not given, takes the fastest mesh. If --batch is not given,
- * plans the largest batch that fits. */
+/* Does --fit of jobs other than training. If --mesh is not given, chooses the fastest mesh. If
+ * --batch is not given, plans the largest batch that fits. */
 static rf_status fit_answers(rafter_plan *p, const rf_options *o, job_function make, rf_error *error) {
   rf_settings *s = &p->settings;
   const int64_t room = rf_plan_room(&s->plan);
@@ -371,7 +373,7 @@ done:
   return status;
 }
 
-/* Rows of tables have no list of changes, which takes longer than the plan. */
+/* A command with several plans lists no changes, because a list takes longer than a plan. */
 static bool plans_several(const rf_options *o) {
   return rf_options_given(o, "sweep") || rf_options_given(o, "compare");
 }

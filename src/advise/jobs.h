@@ -13,13 +13,14 @@ typedef struct rf_job_lengths {
   int samples;
 } rf_job_lengths;
 
-/* Reads prompt and answer lengths. Without --seq, a cache slot is as long as both together. */
+/* Reads prompt and answer lengths. Without --seq, a cache slot is as long as a prompt and an answer
+ * together. */
 rf_status rf_job_lengths_resolve(rafter_plan *plan, const rf_options *options, rf_job_lengths *lengths,
                                  rf_error *error);
 rf_infer_settings rf_job_infer_settings(const rafter_plan *plan);
-/* One copy of the model was simulated with `each` of the `requests` requests. Scales its results to
- * all copies. The longest queue is not scaled: the queues of the copies do not peak at the same
- * time. */
+/* One copy of the model was simulated with `each` of the `requests` requests. Scales the results of
+ * this copy to all copies. The longest queue is not scaled: the queues of the copies do not peak at
+ * the same time. */
 void rf_job_add_copies(rf_serve_stats *served, int64_t requests, int64_t each);
 /* USD per hour of all chips; 0: unknown. */
 double rf_job_usd_per_hour(const rf_machine *machine);
@@ -34,7 +35,7 @@ rf_status rf_job_roll_out(rafter_plan *plan, const rf_plan *decode, const rf_opt
 /* The object "rollout" of a plan's JSON. The caller frees it. */
 json_t *rf_job_rollout_json(const rafter_plan *plan, const rf_job_lengths *lengths,
                             const rf_serve_stats *served, int64_t prompts);
-/* The job answers `prompts` prompts. */
+/* Sets the number of prompts that the job answers. */
 void rf_job_set_prompts(rafter_plan *plan, const rf_job_lengths *lengths, int64_t prompts);
 
 rf_status rf_job_generate(rafter_plan *plan, const rf_options *options, rf_error *error);

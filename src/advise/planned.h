@@ -26,12 +26,13 @@ struct rafter_plan {
   bool tensors, ops;
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
   const char *job;
-  rf_report_whole whole;       /* one step of a job that runs several plans */
-  bool serves;                 /* the job answers prompts, so its cost is that of `served` */
-  rf_report_unit served;       /* all zero: the plan does not fit, so nothing was simulated */
+  rf_report_whole whole; /* totals of one step, if the job runs several plans */
+  bool serves;           /* the job answers prompts, so its cost is that of `served` */
+  /* results of the simulation; all zero: the plan does not fit, so nothing was simulated */
+  rf_report_unit served;
   double acceptance;           /* the value of --acceptance; unset: the default for the kind of drafts */
   rf_settings *drafter;        /* the model of --speculate MODEL; NULL: none */
-  rf_plan *drafter_plan[2];    /* its prefill and decode plans */
+  rf_plan *drafter_plan[2];    /* prefill and decode plans of the draft model */
   int64_t prompts, samples;    /* number of prompts, and of answers to each prompt; 0: no prompts */
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* bytes of `needs` that stay allocated during the whole job */
@@ -47,11 +48,11 @@ rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error 
 void rf_plan_give_advice(rafter_plan *plan);
 /* rf_plan_begin, then rf_plan_give_advice. */
 rf_status rf_plan_of_options(const rf_options *options, rafter_plan **plan, rf_error *error);
-/* The object of `rafter plan --json`. The caller frees it. */
+/* Returns the JSON object of `rafter plan --json`. The caller frees it. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
 /* Makes a plan from the options and returns only its JSON object. */
 rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
-/* The table of `rafter plan`. The caller frees it. */
+/* Writes the table of `rafter plan` as text. The caller frees it. */
 rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
 /* rf_json_at returns the number at /object/key of a plan's JSON, or 0 if the number is missing.
  * rf_json_fits returns the plan's /memory/fits. */
@@ -71,15 +72,15 @@ extern const rf_option RF_SERVING_OPTIONS[];
 
 /* remedy.c: true if each phase of the job fits, and all phases together fit. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* Whether a core is idle. Signal `changed` after changing `is`. */
+/* Whether a core is idle. Signal the condition `changed` after each change of `is`. */
 typedef struct rf_idle {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool is;
 } rf_idle;
-/* Returns RAFTER_OK if the plan fits. If not, returns RAFTER_NO_FIT, and the error names the
- * largest tensors and a setting that fits. A second thread helps to search when a core becomes
- * idle. */
+/* Returns RAFTER_OK if the plan fits. If the plan does not fit, returns RAFTER_NO_FIT, and the
+ * error names the largest tensors and a setting that fits. A second thread helps to search when a
+ * core becomes idle. */
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 
 #endif

@@ -17,7 +17,8 @@ enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
 enum { NEAR = 3 }; /* a limit above NEAR times the largest value gets a label, not a line */
 
-/* Draws the machine's memory limit as a line. If it is far above the data, writes only a label. */
+/* Draws the machine's memory limit as a line. If the limit is far above the data, writes only a
+ * label. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;
@@ -135,7 +136,8 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
 
 /* ---- a frontier ------------------------------------------------------------------------------ */
 
-/* Appends ", text" to the title if it is the same for all rows, otherwise to the row's label. */
+/* Appends ", text" to the title if the text is the same for all rows, otherwise to the row's
+ * label. */
 static void put_setting(char *title, char *label, bool differs, const char *text) {
   char *to = differs ? label : title;
   rf_text_append(to, differs ? RF_PLOT_LABEL_MAX : 256, "%s%s", *to ? ", " : "", text);
@@ -320,7 +322,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Live bytes at each op by class of tensor: live[op * RF_CLASSES + class]. */
+/* Returns the live bytes at each op by class of tensor: live[op * RF_CLASSES + class]. */
 static double *live_bytes(const rf_plan *plan) {
   int ops = plan->graph->op_count;
   double *live = calloc((size_t)(ops + 1) * RF_CLASSES, sizeof *live);
@@ -409,8 +411,8 @@ static char *rate_text(double flops, char text[32]) {
   return text;
 }
 
-/* Writes the ceilings as a line. Each part of the line has its text as the label of one of its
- * points. */
+/* Writes the ceilings as a line. Each part of the line has its own text, which is the label of one
+ * point of the part. */
 static void put_ceilings(rf_gnuplot *p, const rf_plot_area *area, double peak, double bps) {
   char a[32], b[32], c[32];
   fprintf(p->script, "roof(x) = x * %.6g < %.6g ? x * %.6g : %.6g\n", bps, peak, bps, peak);

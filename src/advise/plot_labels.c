@@ -1,5 +1,5 @@
-/* plot_labels.c - see plot_labels.h. gnuplot does not move labels apart, so they are placed here, in
- * pixels, and written with coordinates in the plot's area. */
+/* plot_labels.c - places labels in pixels, because gnuplot does not move labels apart. The script
+ * contains the coordinates of the labels in the plot's area. */
 #include "advise/plot_labels.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static double pixel_y(const rf_plot_area *a, const rf_plot_label *l) {
 
 static box box_of(const rf_plot_label *l) { return (box){l->left, l->low, l->wide, RF_PLOT_LABEL_HIGH}; }
 
-/* Whether a label may have this box. */
+/* True if a label may have this box. */
 static bool is_free(const rf_plot_area *area, const rf_plot_label *label, int count, const box *b) {
   if (b->left < 0 || b->low < 0 || b->left + b->wide > pixels_wide(area) ||
       b->low + b->high > pixels_high(area))
@@ -117,7 +117,7 @@ void rf_plot_put_labels(rf_gnuplot *p, const rf_plot_area *area, rf_plot_label *
   }
 }
 
-/* Writes one tick, without zeros after its last digit that counts: "10 M" for "10.0 M". */
+/* Writes one tick, without zeros after its last significant digit: "10 M" for "10.0 M". */
 static void put_tick(rf_gnuplot *p, const char **comma, double at, char *(*text)(double, char[32]),
                      const char *after) {
   char said[32], *point = strchr(text(at, said), '.'), *unit = strchr(said, ' ');

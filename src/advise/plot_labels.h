@@ -4,7 +4,7 @@
 
 #include "advise/gnuplot.h"
 
-/* The area of a plot in its picture, as parts of the picture from its left and lower edges. */
+/* Position of a plot's area, as fractions of the picture, from its left and lower edges. */
 typedef struct rf_plot_area {
   double left, right, bottom, top;
   int width, height;     /* pixels of the picture */
@@ -22,7 +22,7 @@ typedef struct rf_plot_label {
   double wide;                  /* out: pixels */
 } rf_plot_label;
 
-/* Pixels of a line of text. */
+/* Height of a line of text in pixels. */
 enum { RF_PLOT_LABEL_HIGH = 14 };
 
 /* Places the labels in order: earlier labels get the nearer places. */
@@ -34,8 +34,9 @@ void rf_plot_put_area(rf_gnuplot *plot, const rf_plot_area *area);
 void rf_plot_put_value(rf_gnuplot *plot, double value, bool shown, double *low, double *high);
 /* Places the labels and writes them, with a line to each label that is far from its point. */
 void rf_plot_put_labels(rf_gnuplot *plot, const rf_plot_area *area, rf_plot_label *label, int count);
-/* Writes the ticks of an axis ('x' or 'y') with their texts, such as rf_text_count: 1, 2 and 5 in
- * each decade of a logarithmic axis, multiples of such a number on a linear axis. */
+/* Writes the ticks of an axis ('x' or 'y') with texts from a function such as rf_text_count.
+ * Logarithmic axes have ticks at 1, 2 and 5 in each decade. Linear axes have ticks at multiples of
+ * such a number. */
 void rf_plot_put_ticks(rf_gnuplot *plot, const rf_plot_area *area, char axis, char *(*text)(double, char[32]),
                        const char *after);
 

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* If the reference pass needs the larger arena, the plan's memory is that of the pass. */
+/* If the reference pass needs the larger arena, the plan's memory becomes the memory of this
+ * pass. */
 static void take_memory(rafter_plan *p, const rf_plan *reference) {
   const rf_plan *const list[] = {p->plan, reference};
   const int64_t joint = rf_plan_joint_bytes(list, 2), room = rf_plan_room(&p->settings.plan);

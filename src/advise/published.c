@@ -36,7 +36,8 @@ static bool read_row(const char *line, published *row) {
   return row->text[ID][0] && row->text[ID][0] != '#' && strcmp(row->text[ID], "id") != 0;
 }
 
-/* Reads the first row at or after *line and moves *line past it. False: there is no further row. */
+/* Reads the first row at or after *line, and moves *line to the end of this row. Returns false if
+ * there is no further row. */
 static bool next_row(const char **line, published *row) {
   while (**line) {
     bool found = read_row(*line, row);
@@ -56,7 +57,8 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* Takes one NAME=VALUE from the list of the column OPTIONS. False: the list is at its end. */
+/* Reads the next NAME=VALUE of the list in the column OPTIONS. Returns false at the end of the
+ * list. */
 static bool next_option(const char **list, char name[64], char value[64]) {
   int taken = 0;
   if (sscanf(*list, " %63[^= ]=%63s%n", name, value, &taken) != 2) return false;
@@ -64,8 +66,8 @@ static bool next_option(const char **list, char name[64], char value[64]) {
   return true;
 }
 
-/* Sets the options that say what was trained on which machine. As in apply_row, options on the
- * command line take precedence. */
+/* Sets the options for the model, the machine, the sequence length and the types of the row. As in
+ * apply_row, options on the command line take precedence. */
 static rf_status apply_job(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
@@ -78,7 +80,7 @@ static rf_status apply_job(rf_options *o, const published *row, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Sets everything that the row states. */
+/* Sets all options that the row states. */
 static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
   RF_TRY(apply_job(o, row, error));
   bool typed = rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit");
@@ -98,7 +100,8 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   for (const char *list = row->text[OPTIONS]; next_option(&list, name, value);)
     if (!rf_options_given(o, name)) RF_TRY(rf_options_set(o, name, value, error));
   if (typed) return RAFTER_OK;
-  /* --fit without a value: the machine's memory is the limit. The published run used all of it. */
+  /* With --fit but no value, the machine's memory is the limit. The published run used all memory
+   * of the machine. */
   json_t *fit = json_pack("{sb}", "fit", 1);
   if (!rf_options_given(o, "margin")) json_object_set_new(fit, "margin", json_real(0));
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
@@ -125,7 +128,7 @@ static void without_spaces(const char *text, char *out) {
   *out = 0;
 }
 
-/* Compares what is trained, and on which machine, with the row. */
+/* Compares the model, the machine and the types of a job with the row. */
 static void compare_job(const published *row, const rf_settings *s, const rf_model *model, char wrong[480]) {
   const rf_build_options *b = &s->plan.build;
   const rf_machine *m = &s->machine;
@@ -147,7 +150,7 @@ static void compare_job(const published *row, const rf_settings *s, const rf_mod
   if (s->model.lora.rank > 0) expect(wrong, "trained weights", "all", "adapters (--lora)");
 }
 
-/* Compares the settings of the step with those that the row states. */
+/* Compares the settings of the step with the settings in the row. */
 static void compare_step(const published *row, const rf_options *o, const rf_settings *s, char wrong[480]) {
   const rf_build_options *b = &s->plan.build;
   char mesh[160], stated[200], name[64], value[64];
@@ -163,7 +166,7 @@ static void compare_step(const published *row, const rf_options *o, const rf_set
     expect(wrong, name, value, rf_options_text(o, name));
 }
 
-/* Refuses a job that differs from the published run in something that the row states. */
+/* Refuses a job that differs from a value in the row of the published run. */
 static rf_status check_row(const rf_options *o, const published *row, rf_error *error) {
   rf_options *one = rf_options_copy(o);
   rf_settings *s = calloc(1, sizeof *s);

@@ -30,7 +30,8 @@ typedef struct remedy {
   const rafter_plan *plan; /* the plan that does not fit */
   rafter_plan *fits;       /* the plan with the last change that fits */
   attempt attempt[MAX_ATTEMPTS];
-  /* bf16, chips: the index in `attempt` of this attempt; RF_NONE: not tried */
+  /* bf16, chips: indices in `attempt` of the attempts with bf16 and with more chips; RF_NONE: not
+   * tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   /* number of groups of chips that shard each matrix; 0: no matrix is sharded this way */
   int64_t rows[CHIP_TRIES];
@@ -344,7 +345,8 @@ static bool find(remedy *r, char text[400]) {
     return snprintf(text, 400, "--dtype bf16"), say_remat(r, text), true;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
-  /* Tries narrower types with the same batch. If no type fits, tries them with a smaller batch. */
+  /* Tries narrower types with the same batch. If no type fits, tries the same types with a smaller
+   * batch. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -361,7 +363,7 @@ static bool find(remedy *r, char text[400]) {
 }
 
 /* Finds the largest microbatch with which a training step fits one chip if the moments are in host
- * memory, and writes the options. False: the step does not fit, or it has other settings. */
+ * memory, and writes the options. Returns false if the step does not fit or has other settings. */
 static bool fits_with_host(remedy *r, char text[400]) {
   const rf_plan_options *o = &r->plan->plan->options;
   const int64_t batch = o->build.microbatch * o->build.accumulate;
@@ -401,8 +403,8 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
   return RAFTER_NO_FIT;
 }
 
-/* ", in 9.63 GiB": the bytes of r->fits. With --fit, a plan may fill all memory, so its bytes say
- * little, and the text is empty. */
+/* Returns the bytes of r->fits as text, such as ", in 9.63 GiB". With --fit, the text is empty: a
+ * plan may fill all memory, so its bytes say little. */
 static const char *bytes_text(const remedy *r, char text[48]) {
   *text = 0;
   if (!r->plan->plan->options.searched)

@@ -19,7 +19,8 @@ typedef struct phase {
 static const char RL_NOTE[] = "one arena holds the answers' caches, then the reference's log-probabilities, "
                               "then the policy's step";
 
-/* Bytes of a phase by class of tensor, without untrained weights, which all phases share. */
+/* Computes the bytes of a phase by class of tensor. Untrained weights do not count, because all
+ * phases share them. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -27,7 +28,7 @@ static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES])
   }
 }
 
-/* Bytes by class of tensor that the policy keeps in memory between its steps. */
+/* Computes the bytes by class of tensor that the policy keeps in memory between its steps. */
 static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   int64_t sum = 0;
   memset(kept, 0, RF_CLASSES * sizeof *kept);
@@ -41,8 +42,9 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Memory of the three phases. In each phase, memory holds all that the policy keeps between steps.
- * If the policy trains its weights, memory also holds a frozen copy of the weights. */
+/* Memory of the three phases. In each phase, memory also holds the tensors that the policy keeps
+ * between steps. If the policy trains its weights, memory also holds a frozen copy of the
+ * weights. */
 typedef struct rl_bytes {
   int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: bytes of the largest phase */
   int most;
@@ -72,7 +74,7 @@ static rl_bytes count_rl(const rf_plan *const list[3]) {
   return bytes;
 }
 
-/* The same for the plans of one arena, as the run allocates it. */
+/* Computes the same bytes for plans that share one arena, as the run allocates the arena. */
 static rl_bytes count_joint(const rf_plan *policy, const rf_rl_plans *plans) {
   const rf_plan *list[3] = {plans->decode, plans->reference, policy};
   const int64_t apart = plans->apart ? plans->reference->arena_bytes : 0,
@@ -120,8 +122,8 @@ static void put_rl(rafter_plan *p, bool reference) {
           RL_NOTE);
 }
 
-/* Sums the phases: the time, rate and cost of the plan are those of the whole RL step. Tokens are
- * the tokens that the policy is trained on. */
+/* Sums the phases: the time, rate and cost of the plan are those of the whole RL step. Only tokens
+ * that train the policy count as tokens. */
 static void sum_rl(rafter_plan *p, const phase list[4], double sequences, const rl_bytes *bytes) {
   rf_report_whole *whole = &p->whole;
   *whole = (rf_report_whole){.unit = "RL step", .main = "policy"};
@@ -140,8 +142,8 @@ typedef struct rl_step {
   const rf_options *o;
   rf_job_lengths l;
   rf_rl_shape shape;
-  /* Plans of several chips, or with tensors in host memory, have no common owner: then the phases
-   * are planned one by one, and their bytes are added. */
+  /* True if one plan owns the arena of all phases. With several chips or tensors in host memory,
+   * each phase is planned alone, and the bytes of the phases are added. */
   bool joint;
   rf_rl_plans plans;
   rf_serve_stats served;
@@ -171,7 +173,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   return RAFTER_OK;
 }
 
-/* Adds the seconds to choose tokens, which the simulation does not have. */
+/* Adds the time of sampling tokens, which the simulation leaves out. */
 static void add_choices(const rf_plan *decode, rf_serve_stats *served) {
   static const rf_sampler_options DRAWN = {.temperature = 1};
   const int64_t vocab = decode->graph->model.vocab;
@@ -181,7 +183,7 @@ static void add_choices(const rf_plan *decode, rf_serve_stats *served) {
   served->tokens_per_second = served->seconds > 0 ? tokens / served->seconds : 0;
 }
 
-/* Simulates the rollout of a step, unless the present plans have been simulated. */
+/* Simulates the rollout of a step, unless the current plans were already simulated. */
 static rf_status roll_out(rl_step *s, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const int64_t budget = to->budget_bytes;
@@ -208,7 +210,7 @@ static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error)
   return has_reference(s) ? rf_score_plan(&score, &s->plans.reference, error) : RAFTER_OK;
 }
 
-/* The plans that `rafter rl` makes for this policy. */
+/* Makes the same plans as `rafter rl` for this policy. */
 static rf_status plan_joint(rl_step *s, const rf_plan *policy, rf_error *error) {
   rf_rl_plans_free(&s->plans);
   const rf_rl_guests guests = rf_rl_guests_of(&s->p->settings.model, &policy->options,
@@ -234,7 +236,8 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[4]) 
   int64_t copies = rf_generate_copies(s->plans.decode), each = (s->prompts + copies - 1) / copies;
   const rf_plan_totals step = rf_plan_totals_of(policy);
   list_phases(s, policy, list);
-  /* Some copies may have fewer prompts than the simulated one, which changes their work only. */
+  /* Some copies of the model may have fewer prompts than the simulated copy, which changes only
+   * their work. */
   rf_plan_totals_add(&list[0].totals, &s->served.total, (double)s->prompts / (double)(each * copies));
   list[0].totals.time = s->served.total.time;
   list[0].totals.time.seconds = s->served.seconds;

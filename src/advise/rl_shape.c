@@ -20,7 +20,7 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
                          .temperature = rf_options_float_or(o, "temperature", 1),
                          .reward_seconds = rf_options_float_or(o, "reward-seconds", 0)};
   const double cap = rf_options_float_or(o, "ratio-cap", 0), dropout = rf_options_float_or(o, "dropout", 0);
-  /* run.json of other commands may have 0, which is greedy */
+  /* run.json of other commands may have temperature 0, which is greedy */
   if (!(shape->temperature >= 1e-3))
     return RF_FAIL(error, RAFTER_INVALID, "raise --temperature",
                    "greedy answers do not differ (--temperature: expected 0.001 or more, got %g)",

@@ -1,5 +1,5 @@
 /* rl_shape.h - the settings of a step of reinforcement learning, from the options that `rafter rl`
- * and `rafter plan --job rl` share. So the plan is what the run executes. */
+ * and `rafter plan --job rl` share. So a run executes exactly the step that was planned. */
 #ifndef RF_ADVISE_RL_SHAPE_H
 #define RF_ADVISE_RL_SHAPE_H
 
@@ -9,7 +9,7 @@
 
 typedef struct rf_rl_shape {
   const rf_rl_loss *loss;
-  double beta;     /* weight of the KL divergence; 0: without a reference */
+  double beta;     /* weight of the KL divergence; 0: no reference model */
   int64_t prompts; /* prompts of a step */
   int samples;     /* answers to each prompt */
   int iterations;  /* optimizer steps over the answers of a step */
@@ -17,12 +17,13 @@ typedef struct rf_rl_shape {
   double reward_seconds; /* expected wait for rewards in a step */
 } rf_rl_shape;
 
-/* Reads the shape. `slots`: answers that are sampled at once, for the default number of prompts.
- * RAFTER_INVALID: the error names the option. */
+/* Reads the shape. The default number of prompts follows from `slots`, the number of answers that
+ * are sampled at once. RAFTER_INVALID: the error names the option. */
 rf_status rf_rl_shape_of(const rf_options *options, int64_t slots, rf_rl_shape *shape, rf_error *error);
-/* Completes the settings of the policy, from rf_settings_resolve(.., "train", ..): its loss, and as
- * many microbatches as all answers of a step need. Without dropout, also if the model has it: then
- * trainer and sampler have equal probabilities. RAFTER_INVALID: the error names the option. */
+/* Completes the settings of the policy from rf_settings_resolve(.., "train", ..): the loss, and as
+ * many microbatches as all answers of a step need. Dropout is switched off even if the model has
+ * dropout, so that trainer and sampler have equal probabilities. RAFTER_INVALID: the error names
+ * the option. */
 rf_status rf_rl_shape_policy(const rf_options *options, const rf_rl_shape *shape, rf_settings *policy,
                              rf_error *error);
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The search has a rate that the plan sustains, and a higher rate that it does not. It ends when
- * these two rates differ by less than the factor NEAR. FACTORS: how often a rate may be doubled, or
- * halved. */
+/* The search keeps a rate that the plan sustains, and a higher rate that the plan does not sustain.
+ * The search ends when the two rates differ by less than the factor NEAR. FACTORS is the maximum
+ * number of doublings or halvings of a rate. */
 static const double NEAR = 1.05;
 enum { FACTORS = 20 };
 
@@ -26,8 +26,8 @@ typedef struct service {
   rf_settings *prefill_on; /* machine of --prefill-on; NULL: there is only one machine */
   double link_bps;
   int64_t copies;         /* number of copies of the model, each on its own chips */
-  int64_t requests, each; /* each: requests of one copy */
-  rf_arrival like, *list; /* list: (each) requests of one copy */
+  int64_t requests, each; /* each: number of requests of one copy */
+  rf_arrival like, *list; /* list: array of `each` requests of one copy */
   served_rate *row;       /* the simulated rates of --rate or of --arrivals */
   int rows;
   served_rate
@@ -79,15 +79,16 @@ static rf_status simulate_arrivals(service *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A number with three digits, as a user would type it. */
+/* Rounds a number to three digits, as a user would type it. */
 static double rounded(double rate) {
   char text[32];
   snprintf(text, sizeof text, "%.3g", rate);
   return strtod(text, NULL);
 }
 
-/* Finds the highest rate that the plan sustains: between the rates of --rate, below them if all are
- * too high, and above 1 request per second if --rate is not given. */
+/* Finds the highest rate that the plan sustains. With --rate, the search is between the given
+ * rates, or below them if all are too high. Without --rate, the search is above 1 request per
+ * second. */
 static rf_status search_rate(service *s, rf_error *error) {
   served_rate now;
   double low = 0, high = 0;
@@ -142,8 +143,8 @@ static rf_status simulate_rates(service *s, rf_error *error) {
 
 /* ---- the second machine ---------------------------------------------------------------------- */
 
-/* Sets the bytes/s from the prefill machine to the other machine: --kv-link, or else the lower
- * data-centre bandwidth of the two machines. */
+/* Sets the bytes/s from the prefill machine to the other machine. Without --kv-link, this is the
+ * lower data-centre bandwidth of the two machines. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -170,7 +171,7 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
   return status == RAFTER_OK ? resolve_link(s, error) : status;
 }
 
-/* USD per hour of all machines; 0: the price of one is unknown. */
+/* USD per hour of all machines; 0: the price of one machine is unknown. */
 static double usd_of_service(const service *s) {
   double one = rf_job_usd_per_hour(&s->p->settings.machine),
          other = s->prefill_on ? rf_job_usd_per_hour(&s->prefill_on->machine) : 0;
@@ -213,7 +214,7 @@ static json_t *serving_json(const service *s) {
   return json;
 }
 
-/* The mean time and work of a request at the highest rate that the plan sustains. */
+/* Sets the mean time and work of a request at the highest rate that the plan sustains. */
 static void set_served(const service *s) {
   rafter_plan *p = s->p;
   const rf_machine *one = &p->settings.machine, *other = s->prefill_on ? &s->prefill_on->machine : NULL;
@@ -249,7 +250,8 @@ static bool saturates(const service *s) {
   return saturated;
 }
 
-/* A row past saturation depends on the number of requests, because its queue only grows. */
+/* If a rate is not sustained, the times in its row depend on the number of requests, because the
+ * queue only grows. */
 static void put_notes(const service *s) {
   FILE *out = s->p->extra_text;
   const served_rate *best = &s->best;
@@ -262,8 +264,8 @@ static void put_notes(const service *s) {
           out);
 }
 
-/* Names --fit if a default number of slots is too few for the requests, or leaves most of the
- * memory free. */
+/* Suggests --fit if the default number of slots is too small for the requests, or leaves most of
+ * the memory free. */
 static void hint_at_fit(const service *s) {
   const rafter_plan *p = s->p;
   const rf_plan *larger = rf_plan_larger(p->plan, p->prefill);

@@ -76,8 +76,8 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* True if a text has the form NAME=VALUE. Then it is read as an option, and an unknown NAME is an
- * error. */
+/* True if a text has the form NAME=VALUE. A text of this form is read as an option, and an unknown
+ * NAME is an error. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {

@@ -58,7 +58,8 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* Reports a row with more chips than the row before if each chip computes clearly fewer tokens. */
+/* Reports a row if it has more chips than the row before, and each chip computes clearly fewer
+ * tokens. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -216,7 +217,7 @@ static rf_status plan_value(const rf_options *o, const char *name, int64_t batch
   return RAFTER_OK;
 }
 
-/* The price of a million tokens of the whole job, as a column. */
+/* Prints the price of a million tokens of the whole job, as a column. */
 static void say_price(const rafter_sink *sink, const json_t *plan) {
   char text[32];
   double usd = rf_json_at(plan, "cost", "usd_per_million_tokens");
@@ -224,8 +225,8 @@ static void say_price(const rafter_sink *sink, const json_t *plan) {
   rf_say(sink, "%9s  ", usd > 0 ? text : "no price");
 }
 
-/* The columns of --job serve. They are simulated at the highest rate that the plan sustains. If it
- * sustains none, they are those of the lowest rate. */
+/* The columns of --job serve. The figures are from the highest request rate that the plan sustains.
+ * If the plan sustains no rate, the figures are from the lowest rate. */
 static void say_serving(const rafter_sink *sink, const json_t *plan) {
   const json_t *best = json_object_get(json_object_get(plan, "serving"), "sustained"),
                *first = json_object_get(best, "ttft_seconds"), *next = json_object_get(best, "tpot_seconds");
@@ -241,7 +242,7 @@ static void say_serving(const rafter_sink *sink, const json_t *plan) {
   rf_say(sink, "%-8s  ", json_is_true(json_object_get(best, "saturated")) ? "no" : "yes");
 }
 
-/* The columns of a simulation of --job rollout. */
+/* Prints the columns of a simulation of --job rollout. */
 static void say_rollout(const rafter_sink *sink, const json_t *plan) {
   const double seconds = rf_json_at(plan, "rollout", "seconds");
   char a[32], b[32];
@@ -251,7 +252,7 @@ static void say_rollout(const rafter_sink *sink, const json_t *plan) {
   say_price(sink, plan);
 }
 
-/* Notes on rows of jobs that answer prompts: with a low rate of requests or a default batch,
+/* Prints notes on rows of jobs that answer prompts. With a low rate of requests or a default batch,
  * machines are partly idle, and their tokens cost more. */
 static void say_idle(const rafter_sink *sink, const rf_options *o, const char *name, const json_t *rows) {
   const json_t *row, *rate;
@@ -277,9 +278,10 @@ static void say_idle(const rafter_sink *sink, const rf_options *o, const char *n
            "fits, and tokens may cost less.\n");
 }
 
-/* The columns of --fit. A training step has the setting that the search chose. Other jobs have the
- * row's batch and the largest batch, which differ if --batch is given. STEP_BATCH: the batch of a
- * training step without --fit and --batch. It grows with the chips. */
+/* The columns of --fit. The row of a training step has the setting that the search chose. The rows
+ * of other jobs have the row's batch and the largest batch, which differ if --batch is given.
+ * STEP_BATCH: the batch of a training step without --fit and --batch. This batch grows with the
+ * number of chips. */
 typedef enum fit_column { NO_FIT, STEP_BATCH, FIT_BATCH, FIT_SETTING } fit_column;
 
 static fit_column column_of(const rf_options *o, const char *name, const char *job) {

@@ -25,11 +25,11 @@ rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf
 /* Lists the published runs if `id` is NULL. RAFTER_INVALID: the job is not the published run. */
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
-/* Returns an object with the differences b - a (or the ratios b / a if `ratio`). It has an entry
- * for every number that `a` and `b` have at the same path. The caller frees it. */
+/* Returns an object with the differences b - a (or the ratios b / a if `ratio`). The object has an
+ * entry for every number that `a` and `b` have at the same path. The caller frees it. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 
-/* --plot: draws the result of a command. */
+/* Draws the result of a command for --plot. */
 rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name,
                         const rf_sweep_row *row, int count, const json_t *cliffs, rf_error *error);
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);

@@ -80,13 +80,13 @@ static int32_t state_of(rf_automaton *a) {
 static void begin_set(rf_automaton *a) {
   a->count = 0;
   a->ends = false;
-  if (!(++a->stamp & 0xfffff)) { /* 20 bits of a mark are the stamp */
+  if (!(++a->stamp & 0xfffff)) { /* the stamp has 20 bits of a mark */
     memset(a->mark, 0, MARKS * sizeof *a->mark);
     a->stamp = 1;
   }
 }
 
-/* Adds a place from which the text can be completed within the depth. */
+/* Adds a place if the text can be completed from this place within the maximum depth. */
 static rf_automaton_result add_place(rf_automaton *a, int32_t state, int32_t stack) {
   uint32_t stamp = (a->stamp & 0xfffff) << 12, at = mix((uint32_t)state, (uint32_t)stack) % MARKS;
   if (a->now->stack[stack].depth + a->grammar.need[state] > RF_GRAMMAR_DEPTH) return RF_AUTOMATON_OK;
@@ -113,7 +113,7 @@ static rf_automaton_result follow(rf_automaton *a, const rf_arc *e, int32_t stac
   return inner < 0 ? RF_AUTOMATON_FULL : add_place(a, e->rule, inner);
 }
 
-/* Adds all places that are reached without a byte. */
+/* Adds all places that can be reached without reading a byte. */
 static rf_automaton_result close_set(rf_automaton *a) {
   const rf_grammar *g = &a->grammar;
   rf_automaton_result result = RF_AUTOMATON_OK;
@@ -134,7 +134,7 @@ static bool before(rf_place x, rf_place y) {
   return x.state < y.state || (x.state == y.state && x.stack < y.stack);
 }
 
-/* Drops places that read nothing and sorts the others. Shell's sort allocates nothing. */
+/* Drops places that read no byte, and sorts the other places. Shell's sort allocates nothing. */
 static void sort_set(rf_automaton *a) {
   static const int GAPS[] = {701, 301, 132, 57, 23, 10, 4, 1};
   int32_t kept = 0;
@@ -205,7 +205,7 @@ void rf_automaton_move(rf_automaton *a) {
   rf_automaton_keep(a, &a->start);
 }
 
-/* Copies a stack of the last generation; -1: no memory is left. */
+/* Copies a stack of the previous generation; -1: no memory is left. */
 static int32_t keep_stack(rf_automaton *a, int32_t stack) {
   const tables *from = other_tables(a);
   int32_t open[RF_GRAMMAR_DEPTH + 1], kept = 0;

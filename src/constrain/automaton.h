@@ -11,7 +11,7 @@ enum {
   RF_AUTOMATON_PLACES = 1 << 18, /* of all states */
   RF_AUTOMATON_STACKS = 1 << 15,
   RF_AUTOMATON_WIDTH = 2048, /* places of one state */
-  RF_AUTOMATON_DEAD = -1     /* no text continues; states are numbered from 1 */
+  RF_AUTOMATON_DEAD = -1     /* no text can continue; other states have numbers from 1 */
 };
 
 typedef struct rf_place {
@@ -19,11 +19,12 @@ typedef struct rf_place {
   int32_t stack; /* open calls; 0: none */
 } rf_place;
 
-/* One generation of states. When it is full, the states in use move to the other generation. */
+/* One generation of states. When one generation is full, the states in use move to the other
+ * generation. */
 typedef struct rf_automaton_tables {
   struct rf_automaton_state {
     int32_t first, count; /* in `place` */
-    int32_t mask;         /* slot of its token mask; -1: none */
+    int32_t mask;         /* slot of the state's token mask; -1: no mask */
     bool ends;            /* the text may end here */
   } * state;              /* (RF_AUTOMATON_STATES) */
   rf_place *place;        /* (RF_AUTOMATON_PLACES) */
@@ -39,7 +40,7 @@ typedef struct rf_automaton_tables {
 
 typedef struct rf_automaton {
   rf_grammar grammar;
-  bool *reads; /* (states of the grammar) has an edge that reads a byte */
+  bool *reads; /* (states of the grammar) true: the state has an edge that reads a byte */
   rf_automaton_tables table[2], *now;
   int32_t start;
   rf_place *set; /* (RF_AUTOMATON_WIDTH): the state that is being made */
@@ -49,7 +50,8 @@ typedef struct rf_automaton {
   uint32_t stamp;
 } rf_automaton;
 
-/* Takes the grammar, which is finished. RAFTER_INVALID: its first states have too many places. */
+/* Takes ownership of a finished grammar. RAFTER_INVALID: the first states of the grammar have too
+ * many places. */
 rf_status rf_automaton_open(rf_automaton *automaton, rf_grammar *grammar, rf_error *error);
 void rf_automaton_close(rf_automaton *automaton); /* {0} is allowed. */
 
@@ -61,8 +63,9 @@ typedef enum rf_automaton_result {
 
 /* Gets the state after a byte of a class, or RF_AUTOMATON_DEAD. Allocates nothing. */
 rf_automaton_result rf_automaton_step(rf_automaton *automaton, int32_t state, int class, int32_t *next);
-/* Begins a new generation of states with one in it. Call rf_automaton_keep for each state in use,
- * which then has a new number. All other states are lost, and all states lose their masks. */
+/* Begins a new generation of states that has only the start state. Then call rf_automaton_keep for
+ * each state in use, which gives the state a new number. All other states are lost, and all states
+ * lose their masks. */
 void rf_automaton_move(rf_automaton *automaton);
 rf_automaton_result rf_automaton_keep(rf_automaton *automaton, int32_t *state);
 

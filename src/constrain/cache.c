@@ -18,7 +18,7 @@ struct rf_constraints {
   int64_t vocab;
   pthread_mutex_t lock;
   rf_trie *trie; /* NULL: not read yet */
-  kept *first;   /* the latest one is the first */
+  kept *first;   /* list of the cached constraints, the latest first */
   int count;
   int64_t compiled, found;
   double seconds;
@@ -55,7 +55,7 @@ static rf_status read_vocabulary(rf_constraints *c, rf_error *error) {
   return rf_trie_open(c->tokenizer, c->vocab, &c->trie, error);
 }
 
-/* Finds an entry, moves it to the front and holds its constraint. */
+/* Finds an entry, moves it to the front and adds a reference to its constraint. */
 static rf_constraint *find(rf_constraints *c, rf_text_form form, const char *text, size_t bytes) {
   for (kept **at = &c->first; *at; at = &(*at)->next) {
     kept *k = *at;
@@ -100,7 +100,7 @@ rf_status rf_constraints_get(rf_constraints *c, rf_text_form form, const char *t
   c->compiled += status == RAFTER_OK;
   c->seconds += rf_now_seconds() - start;
   if (status == RAFTER_OK) {
-    *out = find(c, form, text, bytes); /* another thread may have made it at the same time */
+    *out = find(c, form, text, bytes); /* another thread may have made the same constraint at the same time */
     if (!*out) keep(c, form, text, bytes, *out = made);
     else rf_constraint_release(made);
   }

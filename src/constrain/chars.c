@@ -40,7 +40,8 @@ void rf_chars_invert(rf_chars *set) {
   *set = other;
 }
 
-/* States after which n bytes of 80 to BF follow until the end of the character; 0: not made. */
+/* States after which n bytes of 80 to BF follow until the end of the character. 0: the state was
+ * not made yet. */
 typedef struct tails {
   int32_t after[4];
 } tails;
@@ -54,7 +55,8 @@ static int32_t tail(rf_grammar *g, tails *t, int bytes) {
   return t->after[bytes];
 }
 
-/* Adds the last `bytes` bytes of the characters low to high. All bytes before them are equal. */
+/* Adds the last `bytes` bytes of the characters low to high. All earlier bytes of these characters
+ * are equal. */
 static void add_bytes(rf_grammar *g, int32_t from, uint32_t low, uint32_t high, int bytes, int total,
                       tails *t) {
   static const uint8_t LEAD[] = {0, 0, 0xc0, 0xe0, 0xf0};

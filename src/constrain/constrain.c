@@ -1,4 +1,4 @@
-/* constrain.c - constraints, and the answers that have one. */
+/* constrain.c - constraints, and the answers that they constrain. */
 #include "constrain/mask.h"
 
 #include "base/json.h"
@@ -54,7 +54,7 @@ static rf_status add_form(rf_grammar *g, rf_text_form form, const char *text, si
   return status;
 }
 
-/* The error of a form that exceeds the memory of the automaton. `when`: " during the answer" or
+/* The error of a form that exceeds the memory of the automaton. `when` is " during the answer" or
  * "". */
 static rf_status too_large(rf_automaton_result result, const char *when, rf_error *error) {
   static const char *const HINT = "use fewer alternatives or smaller counts";
@@ -67,8 +67,9 @@ static rf_status too_large(rf_automaton_result result, const char *when, rf_erro
                  RF_AUTOMATON_WIDTH);
 }
 
-/* Computes the first mask, and refuses forms of which a state within reach is too ambiguous. Masks
- * begin with empty memory if it is full, so the first mask must fit into it. */
+/* Computes the first mask, and refuses forms with a reachable state that is too ambiguous. If the
+ * memory is full, a mask starts again with empty memory, so the first mask must fit into the
+ * memory. */
 static rf_status try_out(rf_constraint *c, rf_error *error) {
   enum { STATES = 256 };
   rf_automaton *a = &c->automaton;
@@ -147,7 +148,7 @@ static void leave(rf_constrained *answer) {
 }
 
 void rf_constrained_begin(rf_constrained *answer, rf_constraint *c) {
-  rf_constraint_hold(c); /* before `leave`, which may release the same one */
+  rf_constraint_hold(c); /* hold before `leave`, because `leave` may release the same constraint */
   leave(answer);
   if (!c) return;
   pthread_mutex_lock(&c->lock);

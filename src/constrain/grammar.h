@@ -1,5 +1,5 @@
 /* grammar.h - a grammar as a network of states. An edge reads one byte of a range, reads nothing,
- * or calls a rule and continues in a state after it. So values may be nested to any depth. */
+ * or calls a rule and continues in a state after the rule. So values may be nested to any depth. */
 #ifndef RF_GRAMMAR_H
 #define RF_GRAMMAR_H
 
@@ -9,7 +9,7 @@
 enum {
   RF_GRAMMAR_STATES = 1 << 16,
   RF_GRAMMAR_EDGES = 1 << 18,
-  RF_GRAMMAR_DEPTH = 48, /* calls that are open at the same time */
+  RF_GRAMMAR_DEPTH = 48, /* maximum number of calls that are open at the same time */
   RF_GRAMMAR_NEVER = 255 /* see `need` */
 };
 
@@ -17,8 +17,9 @@ typedef enum rf_arc_kind { RF_ARC_SKIP, RF_ARC_BYTES, RF_ARC_CALL } rf_arc_kind;
 
 typedef struct rf_arc {
   int32_t to;
-  int32_t rule;            /* CALL: the first state of the rule; `to` follows after its end */
-  int32_t next;            /* the next edge of the same state; -1: none */
+  /* CALL: the first state of the rule; `to` is the state after the end of the rule */
+  int32_t rule;
+  int32_t next;            /* the next edge of the same state; -1: no next edge */
   uint8_t kind, low, high; /* BYTES: low to high */
 } rf_arc;
 
@@ -31,8 +32,8 @@ typedef struct rf_grammar {
   bool *ends; /* (states) the last state of a rule */
   int32_t states, edges, state_room, edge_room;
   int32_t start;
-  bool full;             /* a bound was exceeded; the grammar is useless */
-  uint8_t class_of[256]; /* bytes of a class have the same edges everywhere */
+  bool full;             /* a bound was exceeded, so the grammar cannot be used */
+  uint8_t class_of[256]; /* class of each byte; bytes of a class have the same edges everywhere */
   uint8_t byte_of[256];  /* (classes) a byte of each class */
   int classes;
 } rf_grammar;
@@ -47,11 +48,11 @@ void rf_grammar_bytes(rf_grammar *grammar, int32_t from, int low, int high, int3
 void rf_grammar_call(rf_grammar *grammar, int32_t from, int32_t rule, int32_t to);
 /* Adds the bytes of a text after `from`, and returns the state after them. */
 int32_t rf_grammar_text(rf_grammar *grammar, int32_t from, const char *text, size_t bytes);
-/* Like rf_grammar_text, but shares the states of texts that were added from `from` before. All
- * edges of `from` are from this function. */
+/* Like rf_grammar_text, but shares the states of texts that were added from `from` before. `from`
+ * may have only edges that this function added. */
 int32_t rf_grammar_share(rf_grammar *grammar, int32_t from, const char *text, size_t bytes);
-/* Computes `need` and the classes. Edges that read a byte with has[byte] false are ignored.
- * RAFTER_INVALID: a bound was exceeded, or no text has this form. */
+/* Computes `need` and the classes. Ignores edges whose byte has has[byte] == false. RAFTER_INVALID:
+ * a bound was exceeded, or no text has this form. */
 rf_status rf_grammar_finish(rf_grammar *grammar, const bool has[256], rf_error *error);
 
 /* ---- regex.c --------------------------------------------------------------------------------- */
@@ -79,19 +80,20 @@ typedef struct rf_chars {
 void rf_chars_free(rf_chars *set);
 void rf_chars_add(rf_chars *set, uint32_t low, uint32_t high);
 void rf_chars_invert(rf_chars *set);
-/* Adds edges that read one character of the set. `string`: as it is written inside a JSON
- * string. */
+/* Adds edges that read one character of the set. `string`: the character is written as it is inside
+ * a JSON string. */
 void rf_grammar_chars(rf_grammar *grammar, int32_t from, const rf_chars *set, bool string, int32_t to);
 
 /* ---- number.c -------------------------------------------------------------------------------- */
 
-enum { RF_NUMBER_DIGITS = 15 }; /* of an integer, before the point, and after the point */
+/* maximum number of digits of an integer, before the point, and after the point */
+enum { RF_NUMBER_DIGITS = 15 };
 
 /* Bounds of a number, as decimal numbers. */
 typedef struct rf_number_range {
   double low, high;
   bool has_low, has_high;
-  bool above, below; /* the bound itself is excluded */
+  bool above, below; /* true: the bound itself is excluded */
 } rf_number_range;
 /* Adds a JSON number in the range. RAFTER_INVALID: no number is in the range, or a bound has too
  * many digits. */

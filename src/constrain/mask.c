@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Work of one mask: visited nodes of the tree, times the places of their states. */
+/* Limit for the work of one mask: the number of visited nodes of the tree, times the places of
+ * their states. */
 static const int64_t WORK = (int64_t)1 << 26;
 
 rf_automaton_result rf_mask_move(rf_constraint *c, int32_t *state) {
@@ -54,7 +55,7 @@ typedef struct front {
   int count;
 } front;
 
-/* Adds a state; false: there are too many. */
+/* Adds a state. Returns false if there are too many states. */
 static bool join(front *f, int32_t state) {
   for (int i = 0; i < f->count; i++)
     if (f->state[i] == state) return true;
@@ -63,7 +64,8 @@ static bool join(front *f, int32_t state) {
   return true;
 }
 
-/* Adds the states after all bytes from low to high; *all becomes false if one of them is dead. */
+/* Adds the states after all bytes from low to high. *all becomes false if one of these states is
+ * dead. */
 static rf_automaton_result spread(rf_automaton *a, int32_t state, int low, int high, front *to, bool *all) {
   for (int b = low, class = -1; b <= high && *all; b++) {
     int32_t next;
@@ -83,7 +85,7 @@ static rf_automaton_result spread_all(rf_automaton *a, const front *from, int lo
   return result;
 }
 
-/* Adds the states after each plain character. The bytes are those of table 3-7 of the Unicode
+/* Adds the states after each plain character. The ranges of bytes are from table 3-7 of the Unicode
  * standard. */
 static rf_automaton_result spread_characters(rf_automaton *a, const front *from, front *to, bool *all) {
   static const struct {
@@ -155,7 +157,7 @@ static rf_automaton_result fill(rf_constraint *c, int32_t state, uint64_t *mask)
   return result;
 }
 
-/* The slot that was not used for the longest time. */
+/* Finds the slot that was not used for the longest time. */
 static int oldest(const rf_constraint *c) {
   int best = 0;
   for (int i = 1; i < c->slots && c->slot[best].state; i++)

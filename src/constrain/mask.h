@@ -7,13 +7,13 @@
 
 #include <pthread.h>
 
-enum { RF_MASK_BYTES = 1 << 22 }; /* of the masks that a constraint keeps */
+enum { RF_MASK_BYTES = 1 << 22 }; /* maximum bytes of the masks that a constraint keeps */
 
 struct rf_constraint {
   _Atomic int references;
   rf_trie *trie;
   rf_automaton automaton;
-  pthread_mutex_t lock; /* for all that follows and the automaton */
+  pthread_mutex_t lock; /* protects the automaton and all following fields */
   rf_constrained *answers;
   struct rf_mask_slot {
     int32_t state; /* 0: none */
@@ -25,9 +25,9 @@ struct rf_constraint {
   int64_t clock;
 };
 
-/* Gets the slot with the mask of a state. The state may get a new number. */
+/* Gets the slot with the mask of a state. This call may give the state a new number. */
 rf_automaton_result rf_mask_of(rf_constraint *constraint, int32_t *state, int *slot);
-/* Moves the automaton to a new generation, with all answers and *state. */
+/* Moves the automaton to a new generation. All answers and *state get new numbers of states. */
 rf_automaton_result rf_mask_move(rf_constraint *constraint, int32_t *state);
 
 #endif

@@ -43,15 +43,16 @@ static bool zeros(const char *digit, int count) {
   return true;
 }
 
-/* True if a number may end before digit `at`. `low` and `high` say that all digits so far are those
- * of the bound. */
+/* True if a number may end before digit `at`. `low` and `high` are true if all digits so far equal
+ * the digits of this bound. */
 static bool may_end(const span *s, int at, bool low, bool high) {
   bool rest = zeros(s->low.digit + at, 2 * DIGITS - at);
   if (low && (!rest || s->low.excluded)) return false;
   return !high || !s->high.excluded || !zeros(s->high.digit + at, 2 * DIGITS - at);
 }
 
-/* The states after digit `at` for the four pairs of `low` and `high`. 0: not made. */
+/* The states after digit `at` for the four pairs of `low` and `high`. 0: the state was not made
+ * yet. */
 typedef struct grid {
   rf_grammar *g;
   const span *s;
@@ -65,7 +66,7 @@ static int32_t state_at(grid *d, int at, bool low, bool high) {
   return *state;
 }
 
-/* Adds the digits from `from` on: digit `at` is between those of the bounds. */
+/* Adds the digits from `from` on: digit `at` is between the digits of the bounds. */
 static void add_digits(grid *d, int32_t from, int at, bool low, bool high, int least) {
   int a = low ? d->s->low.digit[at] : 0, b = high ? d->s->high.digit[at] : 9;
   if (a < least) a = least;

@@ -46,7 +46,7 @@ static int new_part(parser *p, kind of, int child) {
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
-/* Adds the characters of \d, \w or \s; false: the letter has another meaning. */
+/* Adds the characters of \d, \w or \s. Returns false if the letter has another meaning. */
 static bool add_named(rf_chars *set, char letter) {
   static const uint32_t DIGIT[] = {'0', '9', 1}, WORD[] = {'0', '9', 'A', 'Z', '_', '_', 'a', 'z', 1},
                         SPACE[] = {'\t', '\r', ' ', ' ', 1};
@@ -93,7 +93,7 @@ static int refuse_escape(parser *p, char letter) {
   return wrong(p, NULL, "an escape is unknown (%s)", name);
 }
 
-/* Reads what follows a backslash. *code is -1 if a named set was added to `set`. */
+/* Reads an escape after its backslash. *code is -1 if a named set was added to `set`. */
 static int read_escape(parser *p, rf_chars *set, int64_t *code, bool in_class) {
   static const char FROM[] = "ntrfv0ae", TO[] = "\n\t\r\f\v\0\a\x1b";
   uint32_t hex;
@@ -341,7 +341,8 @@ static void add_part(const adder *a, int index, int32_t from, int32_t to) {
   case REPEAT: add_repeat(a, of, from, to); break;
   case EITHER:
     for (int i = of->child; i >= 0 && !a->g->full; i = a->p->part[i].next) {
-      /* A state of its own: a loop inside an alternative must not enter the others. */
+      /* Each alternative begins in its own state, so that a loop inside it cannot enter the other
+       * alternatives. */
       int32_t begin = rf_grammar_state(a->g);
       rf_grammar_skip(a->g, from, begin);
       add_part(a, i, begin, to);

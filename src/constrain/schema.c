@@ -127,7 +127,7 @@ rf_status rf_schema_rule_of(rf_schema *s, const json_t *schema, int32_t *start) 
   return RAFTER_OK;
 }
 
-/* Follows references from one to the next: a circle of them has no value. */
+/* Follows a chain of references. A circle of references has no value. */
 static rf_status add_reference(rf_schema *s, const json_t *schema, int32_t from, int32_t to) {
   const json_t *target = schema;
   int32_t start;
@@ -156,7 +156,7 @@ static int keyword_of(const char *name) {
   return -1;
 }
 
-/* Refuses unknown keywords, and keywords next to one that describes the whole value. */
+/* Refuses unknown keywords, and other keywords next to a keyword that describes the whole value. */
 static rf_status check_keywords(rf_schema *s, const json_t *schema, const char **whole) {
   const char *name, *other = NULL;
   json_t *value;
@@ -279,7 +279,7 @@ static rf_status add_types(rf_schema *s, const json_t *schema, unsigned types, i
   return RAFTER_OK;
 }
 
-/* Adds the values of an object of keywords. */
+/* Adds the values that an object of keywords allows. */
 static rf_status add_keywords(rf_schema *s, const json_t *schema, int32_t from, int32_t to) {
   const char *whole;
   RF_TRY(check_keywords(s, schema, &whole));

@@ -38,7 +38,7 @@ typedef struct rf_schema {
   } * rule;
   int rules, rule_room;
   int nested;
-  int64_t compared;            /* values that oneOf has compared */
+  int64_t compared;            /* number of values that oneOf has compared */
   char where[RF_SCHEMA_WHERE]; /* JSON pointer to the current schema */
 } rf_schema;
 
@@ -47,15 +47,15 @@ size_t rf_schema_down(rf_schema *s, const char *name);
 void rf_schema_up(rf_schema *s, size_t length);
 /* Fills the error with the keyword and the pointer. Returns RAFTER_INVALID. */
 rf_status rf_schema_wrong(rf_schema *s, const char *keyword, const char *why);
-/* Gets a count of at least 0; `otherwise` if the schema has no such keyword. */
+/* Reads a count of at least 0. The count is `otherwise` if the schema has no such keyword. */
 rf_status rf_schema_count(rf_schema *s, const json_t *of, const char *keyword, int64_t otherwise,
                           int64_t *count);
-/* The schema that a $ref names; NULL: none, and the error is set. */
+/* Returns the schema that a $ref names. On failure, returns NULL and sets the error. */
 const json_t *rf_schema_target(rf_schema *s, const json_t *schema);
 
 /* Adds the values of a schema. */
 rf_status rf_schema_value(rf_schema *s, const json_t *schema, int32_t from, int32_t to);
-/* Makes a rule for the values of a schema, unless there is one. */
+/* Makes a rule for the values of a schema, unless the schema already has a rule. */
 rf_status rf_schema_rule_of(rf_schema *s, const json_t *schema, int32_t *start);
 /* Adds one JSON text of a value, without blanks. */
 void rf_schema_literal(rf_schema *s, const json_t *value, int32_t from, int32_t to);
@@ -71,9 +71,9 @@ rf_status rf_schema_add_properties(rf_schema *s, const json_t *schema, int32_t f
 /* Adds the values of all schemas in a list: anyOf, oneOf, allOf. */
 rf_status rf_schema_alternatives(rf_schema *s, const json_t *schema, const char *keyword, int32_t from,
                                  int32_t to);
-/* The types that a schema allows, in bits. */
+/* Returns the types that a schema allows, as bits. */
 unsigned rf_schema_types(const json_t *schema);
-/* Whether the list `required` of a schema has the name. NULL: an empty list. */
+/* True if the list `required` of a schema contains the name. NULL: an empty list. */
 bool rf_schema_requires(const json_t *required, const char *name);
 
 #endif

@@ -80,7 +80,7 @@ rf_status rf_schema_add_array(rf_schema *s, const json_t *schema, int32_t from, 
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
-/* Replaces a schema by what its references name. */
+/* Follows the references of a schema, and returns the schema that they name. */
 static const json_t *resolve(rf_schema *s, const json_t *schema) {
   for (int i = 0; json_object_get(schema, "$ref"); i++) {
     schema = i < RF_SCHEMA_NESTED ? rf_schema_target(s, schema) : NULL;
@@ -89,7 +89,7 @@ static const json_t *resolve(rf_schema *s, const json_t *schema) {
   return schema;
 }
 
-/* The types of a schema and of its alternatives. */
+/* Returns the types of a schema and of its alternatives. */
 static unsigned types_within(rf_schema *s, const json_t *schema, int depth) {
   const json_t *one, *list;
   unsigned types = 0;
@@ -107,14 +107,15 @@ static unsigned types_within(rf_schema *s, const json_t *schema, int depth) {
   return types;
 }
 
-/* The values of a schema with `const` or `enum`, as a list; NULL: others. The caller owns it. */
+/* Returns the values of a schema with `const` or `enum` as a list. NULL: the schema has neither
+ * keyword. The caller owns it. */
 static json_t *values_of(rf_schema *s, const json_t *schema) {
   schema = resolve(s, schema);
   json_t *one = json_object_get(schema, "const");
   return one ? json_pack("[O]", one) : json_incref(json_object_get(schema, "enum"));
 }
 
-/* After too many comparisons, the answer is yes. */
+/* After too many comparisons, this function returns true. */
 static bool share_value(rf_schema *s, const json_t *a, const json_t *b) {
   json_t *x, *y;
   size_t i, k;
@@ -143,8 +144,8 @@ bool rf_schema_requires(const json_t *required, const char *name) {
   return false;
 }
 
-/* True if no value can fit both: they have different types or values, or objects whose common
- * property has different values. */
+/* True if no value can match both schemas: their types or values differ, or a common property of
+ * their objects has different values. */
 static bool are_disjoint(rf_schema *s, const json_t *a, const json_t *b) {
   const char *name;
   json_t *value;

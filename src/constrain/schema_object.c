@@ -26,8 +26,8 @@ static void add_escaped(rf_chars *chars) {
   rf_chars_add(chars, '\\', '\\');
 }
 
-/* Adds names that are not in the sorted list: all its names begin with the same `done` bytes. Other
- * names are written without escapes, so no name has two spellings. */
+/* Adds names that are not in the sorted list. All names of the list begin with the same `done`
+ * bytes. Other names are written without escapes, so no name has two spellings. */
 static void add_other_names(rf_grammar *g, const char *const *name, size_t names, size_t done, int32_t from,
                             int32_t other, int32_t to) {
   rf_chars rest = {0};
@@ -119,8 +119,8 @@ static rf_status check_required(rf_schema *s, const json_t *properties, const js
   return RAFTER_OK;
 }
 
-/* Adds one property. none[0] and some[0] are the states before it, without and with earlier
- * members. They become the states after it. */
+/* Adds one property. *none and *some are the states before the property, without and with earlier
+ * members. *none and *some become the states after the property. */
 static rf_status add_property(rf_schema *s, const char *name, const json_t *schema, bool required,
                               int32_t *none, int32_t *some) {
   rf_grammar *g = s->g;

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-enum { RF_TRIE_BYTES = 256 }; /* Longer tokens are never chosen. */
+enum { RF_TRIE_BYTES = 256 }; /* maximum bytes of a token; longer tokens are never chosen */
 
 /* Tokens of whole characters that JSON strings do not escape have their own groups: in most states
  * inside a string, all of them are allowed. */
@@ -14,13 +14,15 @@ typedef enum rf_trie_group { RF_TRIE_SHORT, RF_TRIE_LONG, RF_TRIE_OTHER, RF_TRIE
 enum { RF_TRIE_SHORT_CHARS = 8 };
 
 typedef struct rf_trie {
-  int64_t vocab, words; /* words: of 64 tokens, in a mask */
+  int64_t vocab, words; /* words: number of 64-bit words of a mask, with a bit for each token */
   struct rf_trie_node {
     uint8_t byte;
-    uint8_t depth;  /* bytes of its text - 1 */
-    int32_t skip;   /* the next node that is not below this one */
-    int32_t tokens; /* its first token in `token`; the next node has those after its own */
-  } * node;         /* (nodes + 1), in the order of texts */
+    uint8_t depth; /* bytes of its text - 1 */
+    int32_t skip;  /* the next node that is not below this one */
+    /* index in `token` of the node's first token; the node's tokens end where those of the next
+     * node begin */
+    int32_t tokens;
+  } * node; /* (nodes + 1) nodes of the tree, in the order of their texts */
   int32_t *token;
   int32_t nodes, tokens;
   struct rf_trie_part {
@@ -29,7 +31,7 @@ typedef struct rf_trie {
     uint64_t *mask;     /* (words) its tokens */
   } part[RF_TRIE_GROUPS];
   rf_span *text; /* (vocab) the bytes of each token; empty: never chosen */
-  bool has[256]; /* bytes that are a token of their own */
+  bool has[256]; /* true: the byte is a token */
   /* Totals of all constraints. */
   _Atomic int64_t masks, mask_hits, mask_ns;
 } rf_trie;

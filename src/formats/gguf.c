@@ -293,7 +293,8 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Computes the addresses of tensors. The headers were read, so the start of the data is known. */
+/* Computes the addresses of tensors. The headers were already read, so the start of the data is
+ * known. */
 static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t header_end, rf_error *error) {
   uint64_t align = (uint64_t)file->alignment, start = ((uint64_t)header_end + align - 1) / align * align;
   uint64_t room = file->bytes > start ? file->bytes - start : 0;
@@ -326,8 +327,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A name in the file has a length of 8 bytes before it. Its copy has only a NUL, so all copies
-   * fit in as many bytes as the file has. NAME_LIMIT also limits the memory. */
+  /* A name in the file has a length of 8 bytes before it. The copy of a name has only a NUL, so the
+   * copies need at most as many bytes as the file has. NAME_LIMIT also limits the memory. */
   size_t names = (tensors + values) * (NAME_LIMIT + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

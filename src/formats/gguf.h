@@ -80,8 +80,9 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
 rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *value, rf_error *error);
 rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *otherwise, rf_gguf_text *value,
                           rf_error *error);
-/* Return malloc'ed arrays of exactly *count items. A missing key gives NULL and *count = 0. Bools
- * can be read as integers. rf_gguf_text_count counts the items without reading them. */
+/* The following functions return malloc'ed arrays of exactly *count items. A missing key gives NULL
+ * and *count = 0. Bools can be read as integers. rf_gguf_text_count counts the items without
+ * reading them. */
 rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error);
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count,
                         rf_error *error);
@@ -93,7 +94,7 @@ rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, in
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Metadata to write. If a key is set again, its value is replaced and its position in the file
- * stays. All functions copy their arguments. They return false if there is no memory. */
+ * stays. All functions copy their arguments. All functions return false if there is no memory. */
 typedef struct rf_gguf_meta rf_gguf_meta;
 rf_gguf_meta *rf_gguf_meta_new(void); /* NULL if there is no memory */
 void rf_gguf_meta_free(rf_gguf_meta *meta);

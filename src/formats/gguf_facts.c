@@ -45,7 +45,7 @@ enum {
   EXPERTS_MAX = 1 << 14
 };
 
-/* Reads the keys of one architecture: key_of() makes "llama.block_count" from "block_count". */
+/* Reads the keys of one architecture. key_of() makes "llama.block_count" from "block_count". */
 typedef struct reader {
   const rf_gguf *file;
   const char *arch;
@@ -59,8 +59,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* Reads a number. The file may have an array that repeats this number for each layer, but not an
- * array with different numbers. If `otherwise` is -1, the key is required. */
+/* Reads a number. The file may store one number, or an array that repeats this number for each
+ * layer. An array with different numbers is an error. If `otherwise` is -1, the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -95,7 +95,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* the file's text without bytes that cannot be printed */
+  char shown[64]; /* the architecture's name in the file, without bytes that cannot be printed */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -131,8 +131,9 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Finds the layers with an attention window. The file may have one bool for each layer. These bools
- * must be periodic, and only the last layer of each period has no window. */
+/* Finds which layers have an attention window. The file may have one bool for each layer, which is
+ * true if the layer has a window. The bools must be periodic, and only the last layer of each
+ * period may have no window. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MAX, row->window, &f->window));
   f->window_period = row->window_period;
@@ -175,7 +176,7 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
 }
 
 /* The vocabulary size is the number of rows of the token table. The tokenizer must not have more
- * tokens than this. */
+ * tokens than the token table has rows. */
 static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
@@ -186,7 +187,8 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
   RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MAX, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
-  /* Some token tables have padding rows after the vocabulary. rafter treats them as vocabulary. */
+  /* Some token tables have padding rows after the vocabulary. rafter treats padding rows as
+   * vocabulary. */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,

@@ -4,7 +4,8 @@
 
 #include "formats/gguf.h"
 
-/* Architectures are bits, so that an entry of RF_GGUF_NAMES can combine them. */
+/* Each architecture is a bit, so that an entry of RF_GGUF_NAMES can combine several
+ * architectures. */
 typedef enum rf_gguf_arch {
   RF_GGUF_LLAMA = 1, /* llama, mistral, mixtral, smollm2, ... */
   RF_GGUF_GEMMA = 2,
@@ -24,7 +25,8 @@ typedef struct rf_gguf_facts {
   rf_gguf_arch arch;
   const char *arch_name;                                        /* "gemma3" */
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
-  /* number of elements of a head (H); both are equal in all supported architectures */
+  /* number of elements of a head (H); key_length and value_length are equal in all supported
+   * architectures */
   int64_t key_length, value_length;
   bool layernorm; /* true: norms are LayerNorm (gpt2, gptneox). false: norms are RMSNorm */
   double norm_eps;
@@ -33,11 +35,11 @@ typedef struct rf_gguf_facts {
   int64_t rope_dim;        /* number of elements of a head that are rotated */
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of the scalings "linear" and "yarn"; 1: no scaling */
-  int64_t rope_original;   /* number of positions with which the model was first trained; 0: unknown */
+  int64_t rope_original;   /* number of positions in the first training of the model; 0: unknown */
   /* The file has "rope_freqs.weight": rope_dim / 2 numbers that divide the frequencies (llama3). */
   bool rope_freqs;
-  /* The rows of q and k are permuted. A rotary pair is elements (2i, 2i + 1) of a head, not
-   * elements (i, i + rope_dim/2). See rf_gguf_permuted_row. */
+  /* The rows of q and k are permuted in the file. A rotary pair is elements (2i, 2i + 1) of a head,
+   * not elements (i, i + rope_dim/2). See rf_gguf_permuted_row. */
   bool interleaved;
   /* Every RMSNorm gain in the file is the model's gain plus this number (gemma: 1). */
   double norm_offset;
@@ -45,16 +47,17 @@ typedef struct rf_gguf_facts {
   /* Layers with layer % period == period - 1 have no window. 0: all layers have the window. */
   int64_t window_period;
   double attn_softcap, final_softcap; /* 0: no cap */
-  /* factor of the scores: 1/sqrt(H), but 1/sqrt(D/N) in gemma2-27b and gemma3-27b */
+  /* factor of the attention scores: 1/sqrt(H), but 1/sqrt(D/N) in gemma2-27b and gemma3-27b */
   double attn_scale;
-  double embed_scale; /* factor of embeddings: sqrt(D) for gemma models (not in the file); otherwise 1 */
-  bool tied;          /* the file has no output.weight */
+  /* factor of the embeddings: sqrt(D) for gemma models (not in the file), 1 for other models */
+  double embed_scale;
+  bool tied; /* the file has no output.weight */
   /* `parallel`: the value of gptneox.use_parallel_residual. */
   bool qkv_bias, out_bias, mlp_bias, qk_norm, post_norms, parallel;
   int64_t experts, experts_used, expert_ff; /* `experts` 0: the model has no experts */
 } rf_gguf_facts;
 
-/* Reads the metadata and the list of tensors. An error names the key that is missing, has another
+/* Reads the metadata and the list of tensors. The error names a key that is missing, has another
  * kind or is out of range. An error for an unknown architecture lists the known ones. */
 rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *facts, rf_error *error);
 /* Checks that the numbers of heads, rotated elements and experts are consistent. */
@@ -68,22 +71,22 @@ int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* The name of a parameter (rf_param_row_name) in GGUF files. The tensors in `part` together are the
- * parameter. Shapes in files are (out, in) for linear weights and (V, D) for tables and head. "%d"
+/* The name of a parameter (rf_param_row_name) in GGUF files. All tensors in `part` together make
+ * the parameter. Files store linear weights as (out, in), and tables and the head as (V, D). "%d"
  * is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bit set of rf_gguf_arch: the architectures with this name */
   bool transposed;   /* true: the file stores (out, in), but the parameter is (in, out) */
-  unsigned permuted; /* bit i: the rows of tensor part[i] are permuted if facts.interleaved */
-  bool norm;         /* true: the file has the values plus facts.norm_offset */
+  unsigned permuted; /* bit i is set: the rows of tensor part[i] are permuted if facts.interleaved is true */
+  bool norm;         /* true: the file stores the values plus facts.norm_offset */
 } rf_gguf_name;
 extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
-/* The entry of a parameter for files of `arch`, or NULL. */
+/* Returns the entry of a parameter for files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* True if a tensor can be ignored, because it is not a parameter. False for rope_freqs.weight. */
+/* True if a tensor can be ignored, because it is no parameter. False for rope_freqs.weight. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
@@ -103,22 +106,24 @@ typedef struct rf_gguf_vocab {
   /* name of the pre-tokenizer: "default", "smollm", "llama-bpe", "qwen2", ... or "" */
   rf_gguf_text pre;
   int64_t count; /* number of tokens */
-  /* texts of the tokens. gpt2 has a printable letter for each byte; llama has U+2581 for a blank */
+  /* texts of the tokens: gpt2 has a printable letter for each byte, llama has U+2581 for a blank */
   rf_gguf_text *token;
   float *score;   /* NULL: no scores */
   int32_t *kind;  /* types of the tokens; NULL: all tokens are normal */
   int64_t merges; /* number of BPE merges "left right"; earlier merges have priority */
   rf_gguf_text *merge;
-  int32_t bos, eos, eot, unknown, pad; /* token ids; -1: no such token */
+  int32_t bos, eos, eot, unknown, pad; /* token ids; -1: the model has no such token */
   bool add_bos, add_eos, add_space_prefix;
   rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
 } rf_gguf_vocab;
 
-/* The texts point into the mapped file and are valid until rf_gguf_close. RAFTER_FAILED: arrays
- * differ in length, or an id is out of range. If the file has no tokenizer, `model` is "none". */
+/* The texts point into the mapped file, and stay valid until rf_gguf_close. RAFTER_FAILED: arrays
+ * have different lengths, or an id is out of range. If the file has no tokenizer, `model` is
+ * "none". */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* Like rf_gguf_vocab_read, but reads no arrays and no chat template. The result needs no free. */
+/* Like rf_gguf_vocab_read, but reads neither arrays nor the chat template. The caller does not free
+ * the result. */
 rf_status rf_gguf_vocab_special(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

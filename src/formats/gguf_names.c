@@ -9,7 +9,7 @@ enum {
   GPTS = RF_GGUF_GPT2 | RF_GGUF_NEOX,
   GATED = RF_GGUF_EVERY & ~GPTS,
   POSTS = RF_GGUF_GEMMA2 | RF_GGUF_GEMMA3,
-  QK = 3 /* bits 0 and 1 of `permuted`: the parts q and k */
+  QK = 3 /* bits 0 and 1 of `permuted`, for the parts q and k */
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.
@@ -67,7 +67,7 @@ const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row) {
 
 bool rf_gguf_name_is_extra(const char *name) {
   int layer, end = 0;
-  /* buffers that very old converters wrote */
+  /* buffers that only very old converters wrote */
   return sscanf(name, "blk.%d.attn_rot_embd%n", &layer, &end) == 1 && end > 0;
 }
 

@@ -1,4 +1,5 @@
-/* gguf_values.c - looks up metadata by key and kind. Errors name the expected kind and range. */
+/* gguf_values.c - looks up metadata values by key and kind. Errors name the expected kind and
+ * range. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "formats/quant_blocks.h"
 
 /* Reads item `i` of a value with an integer kind. A u64 above INT64_MAX becomes INT64_MAX. Every
- * caller refuses this number as too large. */
+ * caller refuses this number, because it is too large. */
 static int64_t int_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
   switch (kind) {
   case RF_GGUF_U8: return at[i];
@@ -113,7 +114,7 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
   return RAFTER_OK;
 }
 
-/* Returns the text whose length is at `at`. rf_gguf_open has checked the length. */
+/* Returns the text whose length is stored at `at`. rf_gguf_open has already checked the length. */
 static rf_gguf_text text_at(const uint8_t *at) {
   return (rf_gguf_text){(const char *)at + 8, (int64_t)rf_load_u64(at)};
 }

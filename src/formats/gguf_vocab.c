@@ -30,16 +30,19 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
-/* Reads the special tokens' ids, and which ids prompts get. Needs `model`, `pre` and `count`. */
+/* Reads the ids of the special tokens, and which of these tokens are added to prompts. `model`,
+ * `pre` and `count` must already be set. */
 static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
-  /* Default ids: those of llama for a SentencePiece model, none for byte-level BPE. */
+  /* The default ids are llama's ids for a SentencePiece model. Byte-level BPE has no default
+   * ids. */
   bool pieces = same(v->model, "llama");
   RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
   RF_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
   RF_TRY(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
-  /* If the file has no add_bos_token, it is true for llama3's BPE, and false for all other BPE. */
+  /* If the file has no add_bos_token, the default is true for llama3's BPE, and false for all other
+   * BPE. */
   bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));

@@ -1,5 +1,6 @@
-/* gguf_write.c - the streaming writer of GGUF version 3. The header comes first, then the values of
- * the tensors in the order of the header. The file gets its name only when it is complete. */
+/* gguf_write.c - the streaming writer of GGUF version 3. The file starts with the header. The
+ * values of the tensors follow in the order of the header. The file gets its final name only when
+ * the file is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +9,12 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* ALIGNMENT: bytes. NAME_LIMIT: maximum bytes of a tensor's name in ggml. BLOCK: values that are
- * quantized at a time. */
+/* ALIGNMENT: bytes. NAME_LIMIT: maximum bytes of a tensor's name in ggml. BLOCK is the number of
+ * values that are quantized at a time. */
 enum { ALIGNMENT = 32, NAME_LIMIT = 63, BLOCK = 16384 };
 
 struct rf_gguf_meta {
-  rf_gguf_value *value; /* owns copies of the keys and the data */
+  rf_gguf_value *value; /* entries of the metadata, which own copies of the keys and the data */
   int count, room;
 };
 
@@ -64,7 +65,8 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  /* A file has no duplicate keys. So if `meta` is empty, no search for the key is needed. */
+  /* A file has no duplicate keys. So if `meta` was empty at the start, no search for existing keys
+   * is needed. */
   bool empty = meta->count == 0, done = true;
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
@@ -80,8 +82,7 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  /* A little-endian machine stores the low bytes first, so a narrower type takes the first
-   * bytes. */
+  /* A little-endian machine stores the low bytes first, so a narrow type takes the first bytes. */
   rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
@@ -135,7 +136,7 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 struct rf_gguf_writer {
   rf_tensors_out to;
   const rf_quant_type **type; /* type of each tensor */
-  int held;                   /* number of values in `hold`, which has an incomplete block */
+  int held;                   /* number of values in `hold`, which holds an incomplete block */
   float hold[RF_QUANT_BLOCK_MAX];
   uint8_t block[BLOCK * 4]; /* quantized values to write */
 };
@@ -200,7 +201,7 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
-    /* the output has the default alignment, so this key is left out */
+    /* the output has the default alignment, so this key is omitted */
     if (strcmp(v->key, "general.alignment") == 0) continue;
     RF_TRY(put_name(out, v->key, error));
     RF_TRY(put_u32(out, v->kind, error));
@@ -284,7 +285,7 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
       if (whole > left) whole = left;
       RF_TRY(put_blocks(writer, type, values, whole, error));
       taken = whole * type->values;
-    } else { /* the values complete the block that an earlier call began */
+    } else { /* these values complete a block that an earlier call began */
       taken = type->values - writer->held < count ? type->values - writer->held : count;
       memcpy(writer->hold + writer->held, values, (size_t)taken * sizeof *values);
       writer->held += (int)taken;

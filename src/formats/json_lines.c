@@ -1,5 +1,5 @@
 /* json_lines.c - see json_lines.h. jansson needs 40 bytes or more for each value. So a long line is
- * read in another way, which needs only a few times the bytes of the line. */
+ * read in another way, which needs only a few times as much memory as the line has bytes. */
 #define _GNU_SOURCE
 #include "formats/json_lines.h"
 
@@ -11,9 +11,9 @@
 
 /* Limits of a line. */
 enum { LINE_BYTES = 128 << 20, LINE_VALUES = 1000000 };
-/* In lines of LONG_LINE bytes or more, long lists of whole numbers are read without a JSON value
- * for each number. A list is long from LONG_LIST numbers on. Equal numbers below SHARED share a
- * value. */
+/* In lines of LONG_LINE bytes or more, long lists of whole numbers are read without one JSON value
+ * per number. A list is long if it has LONG_LIST numbers or more. Equal numbers below SHARED use
+ * the same JSON value. */
 enum { LONG_LINE = 1 << 17, LONG_LIST = 1 << 16, LISTS = 16, SHARED = 1 << 18 };
 
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error) {
@@ -26,7 +26,7 @@ rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *
   return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
 }
 
-/* Reads one line and its newline. getline would read a line of any length. */
+/* Reads one line and its newline. getline is not used, because it reads lines of any length. */
 static rf_status read_line(rf_json_lines *lines, rf_error *error) {
   int c = 0;
   lines->bytes = 0;
@@ -75,7 +75,7 @@ void rf_json_lines_close(rf_json_lines *lines) {
 
 /* ---- long lists of whole numbers ------------------------------------------------------------- */
 
-/* A list in a line. Its key is between quotes and has no escapes. */
+/* A list in a line. The list's key is between quotes and has no escapes. */
 typedef struct long_list {
   const char *key, *at, *end; /* the list from its '[' to the byte after its ']' */
   size_t key_bytes;
@@ -84,7 +84,7 @@ typedef struct long_list {
 typedef struct long_line {
   long_list list[LISTS];
   int lists;
-  int64_t values; /* the other values; the estimate is not too low */
+  int64_t values; /* number of the other values; this estimate is never too low */
 } long_line;
 
 static const char *skip_blanks(const char *at, const char *end) {
@@ -92,8 +92,8 @@ static const char *skip_blanks(const char *at, const char *end) {
   return at;
 }
 
-/* Reads a whole number of at most 18 digits, as JSON writes it. Returns the byte after it, or
- * NULL. */
+/* Reads a whole number of at most 18 digits in the notation of JSON. Returns the byte after the
+ * number, or NULL. */
 static const char *read_whole(const char *at, const char *end, int64_t *value) {
   bool minus = at < end && *at == '-';
   const char *first = at + minus, *c = first;
@@ -104,8 +104,8 @@ static const char *read_whole(const char *at, const char *end, int64_t *value) {
   return c < end && (isdigit((unsigned char)*c) || strchr(".eE", *c)) ? NULL : c;
 }
 
-/* Reads the list that begins at `at`. `list` NULL: only counts. Returns the byte after the list, or
- * NULL if a value is not a whole number of at most 18 digits, or on lack of memory. */
+/* Reads the list that begins at `at`. `list` NULL: only counts. Returns the byte after the list.
+ * Returns NULL if a value is not a whole number of at most 18 digits, or if memory runs out. */
 static const char *read_list(const char *at, const char *end, json_t **shared, json_t *list, int64_t *count) {
   *count = 0;
   for (at = skip_blanks(at + 1, end);; at = skip_blanks(at + 1, end)) {
@@ -134,8 +134,8 @@ static const char *skip_string(const char *at, const char *end, bool *escapes) {
   return at < end ? at + 1 : end;
 }
 
-/* Finds the long lists of the outer object, and counts the other values. An error of the syntax is
- * found later, by jansson. */
+/* Finds the long lists of the outer object, and counts the other values. jansson reports syntax
+ * errors later. */
 static long_line search_line(const char *at, const char *end) {
   long_line found = {0};
   const char *key = NULL, *key_end = NULL;
@@ -165,7 +165,7 @@ static long_line search_line(const char *at, const char *end) {
   return found;
 }
 
-/* The line with "[]" in the place of each long list. The caller frees it. */
+/* Returns the line with "[]" in place of each long list. The caller frees it. */
 static char *without_lists(const long_line *line, const char *text, size_t bytes, size_t *left) {
   const char *from = text;
   char *rest = malloc(bytes), *to = rest;
@@ -182,7 +182,7 @@ static char *without_lists(const long_line *line, const char *text, size_t bytes
   return rest;
 }
 
-/* Adds a long list to its row. In the list, equal numbers are one value. */
+/* Adds a long list to its row. Equal numbers of the list use one JSON value. */
 static bool add_list(json_t *row, const long_list *from) {
   int64_t count;
   char *key = strndup(from->key, from->key_bytes);

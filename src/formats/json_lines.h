@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* A file that is read line by line, so that memory does not grow with the file. */
+/* A file that is read line by line, so that the memory does not grow with the file's size. */
 typedef struct rf_json_lines {
   const char *path; /* belongs to the caller */
   FILE *file;
@@ -25,7 +25,7 @@ rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error
 void rf_json_lines_close(rf_json_lines *lines);
 
 /* Parses one line. The error names the file and the line. The parsed row of a long line needs only
- * a few times the memory of the line, because equal numbers of a long list are one value.
+ * a few times as much memory as the line, because equal numbers of a long list use one JSON value.
  * LINE_BYTES and LINE_VALUES in json_lines.c limit a line. */
 rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
                        rf_error *error);

@@ -22,10 +22,11 @@ struct rf_llama2c {
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Each letter of `shape` is a size. D, F and V are sizes of the model, Q is N
- * H, K is K H, and R is T H/2. The cos and sin tables have the size R; rafter does not use them. */
+/* One kind of tensor. Each letter of `shape` is the size of an axis. D, F and V are sizes of the
+ * model, Q is N H, K is K H, and R is T H/2. The cos and sin tables have the size R, and rafter
+ * does not use them. */
 typedef struct layout_row {
-  const char *name; /* if `layered`, "blk.LAYER." comes before the name; NULL: skip the tensor */
+  const char *name; /* if `layered` is true, "blk.LAYER." comes before this name; NULL: skip the tensor */
   const char *shape;
   bool layered;
 } layout_row;
@@ -133,8 +134,8 @@ static int64_t size_of(const rf_gguf_facts *f, char letter) {
 }
 
 /* Computes the addresses of all tensors. V and T are at most 2^24, other sizes at most 2^20, and
- * layers at most 2^12, so no product overflows. The caller compares the end with the file's length
- * before it uses an address. */
+ * layers at most 2^12, so no product overflows. The caller compares the end of the tensors with the
+ * file's length before it uses an address. */
 static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at, rf_error *error) {
   const rf_gguf_facts *f = &file->facts;
   const rf_quant_type *f32 = rf_quant_type_of(RF_Q_F32);
@@ -147,7 +148,8 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
             count = shape[0] * shape[1];
     for (int layer = 0; layer < layers; ++layer, end += (uint64_t)count * 4) {
       if (!row->name) continue;
-      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the caller reports the short file */
+      /* the caller reports that the file is too short */
+      if (end + (uint64_t)count * 4 > file->bytes) continue;
       rf_quant_tensor *t = &file->tensor[file->count];
       *t = (rf_quant_tensor){
           file->name[file->count], f32, rank, {shape[0], shape[1]}, count, count * 4, base + end};

@@ -106,12 +106,12 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
   return text;
 }
 
-/* ---- packing sixteen lanes at a time, so that each store fills a cache line ----------------- */
+/* packing sixteen lanes at a time, because each store then fills a cache line ----------------- */
 
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/* A lane without an output reads these zeros. They are as long as the largest block. */
+/* A lane without an output reads these zeros. ZEROS is as long as the largest block. */
 static const uint8_t ZEROS[RF_Q6_K_BYTES];
 
 /* For lane i and j < count, copies the 32-bit word from[i] + 4 j to `to` + 4 (j lanes + i). */
@@ -142,7 +142,8 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i += 8) {
       eight r[8], s[8];
       for (int k = 0; k < 8; k++) r[k] = *(const eight *)(from[i + k] + 2 * j);
-      /* Exchange lanes k and k + 4, then k and k + 2, then k and k + 1. Then the order is by j. */
+      /* Exchange lanes k and k + 4, then k and k + 2, then k and k + 1. Then the lanes are in the
+       * order of j. */
       for (int k = 0; k < 4; k++) {
         s[2 * k] = SHUFFLE(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         s[2 * k + 1] = SHUFFLE(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);

@@ -1,15 +1,16 @@
 /* panels.h - packed matrices: constant weights in the order in which a matrix product reads them.
  *
- * A matrix has `outputs` rows of `inner` values; a product sums over the values of a row (index k).
- * The values are in blocks of the storage type of the model file (quant.h). A plain number (f32,
- * bf16, f16) is a block of one value. A panel has sixty-four rows, which are called its lanes. The
- * last panel of a part of the matrix may have fewer lanes, but always a multiple of sixteen. A
- * panel stores the first block of all lanes, then the second block of all lanes, and so on. It
- * stores the words of such a block separately: a word of all lanes, then the next word:
+ * A matrix has `outputs` rows of `inner` values. A product sums over the values of a row (index k).
+ * The values are stored in blocks of the model file's storage type (quant.h). A plain number (f32,
+ * bf16, f16) is a block of one value. A panel has sixty-four rows of the matrix, which are called
+ * lanes. The last panel of a part of the matrix may have fewer lanes, but always a multiple of
+ * sixteen lanes. A panel stores the first block of all lanes, then the second block of all lanes,
+ * and so on. It stores the words of such a block separately: a word of all lanes, then the next
+ * word:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
  * Before the blocks come the heads of the lanes (int8: f32 scale[lanes]). So a product with one row
- * of activations reads a panel from its first byte to its last, with one sum over k for each lane.
- * Panels reorder the bytes of the model file but change none. */
+ * of activations reads a panel from the first byte to the last. The product has one sum over k for
+ * each lane. Panels have the same bytes as the model file in another order. */
 #ifndef RF_PANELS_H
 #define RF_PANELS_H
 
@@ -21,7 +22,7 @@ typedef struct rf_panels {
   bool outputs_first; /* true: the shape is (outputs, inner), as in a token table. false: it is (inner,
                          outputs) */
   int64_t inner;
-  int64_t experts; /* number of matrices of this shape, one after the other; 0: one matrix */
+  int64_t experts; /* number of matrices of this shape, which are stored one after the other; 0: one matrix */
   int parts;       /* number of ranges of outputs; each range has its own type */
   struct {
     const rf_quant_type *type;
@@ -48,44 +49,51 @@ typedef struct rf_panel {
   int64_t first; /* index of the output in lane 0 */
   int used,      /* number of lanes that have an output */
       lanes;     /* number of stored lanes */
-  /* Bytes from the start of the matrix to the panel's first block. The heads end at this offset. */
+  /* Bytes from the start of the matrix to the panel's first block. The heads of the lanes end at
+   * this offset. */
   int64_t offset;
   int64_t block_bytes; /* bytes of one block of every lane */
 } rf_panel;
 
-/* True if a type can be packed. All types that can be read, except f64, can be packed. */
+/* True if a type can be packed. All types that rafter can read, except f64, can be packed. */
 bool rf_panels_take(const rf_quant_type *type);
-/* True if every value is a scale times a small integer, plus an offset. Then a product can multiply
- * integers. False for q2_k, q3_k and plain numbers, and for int8 together with another type. */
+/* True if every value is a small integer times a scale, plus an offset. A product with such values
+ * can multiply integers. False for q2_k, q3_k and plain numbers, and for int8 mixed with another
+ * type. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
-/* Layout of one of the `experts` matrices. Matrix i starts at byte i * rf_panels_bytes(&one). */
+/* Returns the layout of one of the `experts` matrices. Matrix i starts at byte i *
+ * rf_panels_bytes(&one). */
 rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
-rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* panels are in the order of outputs */
-rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* the panel with this output */
-/* The types of all parts, each type once: "q4_k", or "q4_k+q6_k". */
+/* the index counts panels in the order of their outputs */
+rf_panel rf_panels_at(const rf_panels *panels, int64_t index);
+rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* returns the panel that has this output */
+/* Writes the types of all parts, each type once: "q4_k", or "q4_k+q6_k". */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
-/* Packs one panel into `to`. row[i] has the stored blocks of lane i, unaligned. NULL: all zeros. */
+/* Packs one panel into `to`. row[i] points to the stored blocks of lane i, which may be unaligned.
+ * NULL: all zeros. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* Writes a stored block of one lane to `stored`, after the lane's head (its scale) if it has
- * one. */
+/* Writes a stored block of one lane to `stored`, after the head (scale) of the lane if there is a
+ * head. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
-/* Slow: reads values [first, first + count) of one output of a matrix, like rf_quant_read. */
+/* A slow function that reads values [first, first + count) of one output of a matrix, like
+ * rf_quant_read. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
                     float *out);
 
 /* The source of the values of a matrix. */
 typedef struct rf_panel_source {
   void *self;
-  /* Returns the stored blocks of an output if they have this type and are contiguous. Otherwise,
-   * returns NULL, and the caller uses `read`. */
+  /* Returns the stored blocks of an output if the blocks have this type and are contiguous.
+   * Otherwise, the function returns NULL, and the caller uses `read`. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
   /* Reads the values of outputs [first, first + count), one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);
 } rf_panel_source;
-/* Fills a matrix and its padding on all threads. Copies stored blocks, or quantizes values. */
+/* Fills a matrix and its padding on all threads. This function copies stored blocks, or quantizes
+ * values. */
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error);
 /* Fills panels [from, end). */
 rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end,

@@ -1,5 +1,5 @@
-/* panels_fill.c - fills the panels of a matrix on all threads. Each byte is written once. The
- * thread that writes it is the first to touch its page. */
+/* panels_fill.c - fills the panels of a matrix on all threads. Each byte of a matrix is written
+ * once. The thread that writes a byte is the first to touch the byte's page. */
 #include "formats/panels.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
-    /* A stored type has at most as many bytes per value as a float. */
+    /* A stored type never has more bytes per value than a float. */
     room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float));
   }
   if (!room->values || !room->blocks) return no_memory(error);

@@ -1,4 +1,4 @@
-/* quant.c - storage types: their table, conversions of plain numbers, reading a part of a
+/* quant.c - the table of storage types, conversions of plain numbers, and reads of a part of a
  * tensor. */
 #include "formats/quant.h"
 
@@ -94,7 +94,7 @@ const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns) 
   return wanted;
 }
 
-/* Reads `count` values of one block, from value `first` on. */
+/* Reads `count` values of one block, beginning with value `first`. */
 static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count,
                         float *out) {
   float whole[RF_QUANT_BLOCK_MAX];

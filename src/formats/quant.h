@@ -1,8 +1,8 @@
 /* quant.h - storage types of GGUF files: blocks of values that share a scale, and tensors made of
  * such blocks. Layouts and the order of operations are as in ggml (ggml-common.h; ggml-quants.c,
- * dequantize_row_*). So dequantized values are bit-identical to ggml's. In formulas, d is the scale
- * of a block, and m is its offset. They are stored as f16 and widened before use. q is a small
- * integer. */
+ * dequantize_row_*). So dequantized values have the same bits as ggml's values. In formulas, d is
+ * the scale of a block, and m is its offset. Both d and m are stored as f16 and widened before use.
+ * q is a small integer. */
 #ifndef RF_QUANT_H
 #define RF_QUANT_H
 
@@ -11,7 +11,7 @@
 enum {
   RF_QUANT_RANK = 4,
   RF_QUANT_BLOCK_MAX = 256
-}; /* maximum number of axes; maximum number of values in a block */
+}; /* maximum number of axes, and maximum number of values in a block */
 
 /* Storage types, with the numbers of GGUF files. */
 typedef enum rf_quant_kind {
@@ -37,41 +37,42 @@ typedef struct rf_quant_type {
   int number;       /* ggml's number, or rafter's own number if the type exists only in memory */
   int values;       /* number of values in a block */
   int bytes;        /* bytes of a block */
-  int fallback;     /* the type for rows that cannot be divided into whole blocks; -1: none */
-  /* Convert `blocks` blocks. NULL: not supported. Blocks need no alignment, as files have none. */
+  int fallback;     /* the type for rows that are not a multiple of the block; -1: none */
+  /* Convert `blocks` blocks. NULL: not supported. The blocks may be unaligned, because files do not
+   * align blocks. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
-  /* Bytes of the scale before the blocks of a row. If it is not 0, `from` and `out` point to this
-   * scale. It is 0 for all types that files have. */
+  /* Bytes of the scale before the blocks of a row. If `head` is not 0, `from` and `out` point to
+   * this scale. `head` is 0 for all types that files have. */
   int head;
 } rf_quant_type;
 
 extern const rf_quant_type RF_QUANT_TYPES[];
 extern const int RF_QUANT_TYPE_COUNT;
 const rf_quant_type *rf_quant_type_of(int64_t number); /* NULL: unknown number */
-/* ignores case; NULL: unknown name */
+/* the case of letters does not matter; NULL: unknown name */
 const rf_quant_type *rf_quant_type_named(const char *name);
-/* Bits per value, including the value's part of the scales: 4.5 for q4_0. */
+/* Bits per value, including the value's share of the scales: 4.5 for q4_0. */
 double rf_quant_bits(const rf_quant_type *type);
 
-/* One tensor of a GGUF or llama2.c file. The last axis of `shape` is contiguous, while a GGUF file
- * lists this axis first. Blocks are along the last axis. */
+/* One tensor of a GGUF or llama2.c file. The last axis of `shape` is contiguous. A GGUF file lists
+ * this axis first. Each block is a range along the last axis. */
 typedef struct rf_quant_tensor {
   const char *name;
   const rf_quant_type *type;
   int rank;
   int64_t shape[RF_QUANT_RANK];
   int64_t count, bytes;
-  const void *data; /* address in the mapped file, not aligned */
+  const void *data; /* address in the mapped file, may be unaligned */
 } rf_quant_tensor;
 
-/* Reads elements [first, first + count) as f32. The range may start inside a block. RAFTER_FAILED:
- * the range is outside the tensor, or the type cannot be read. */
+/* Reads elements [first, first + count) as f32. The range may start in the middle of a block.
+ * RAFTER_FAILED: the range is outside the tensor, or the type cannot be read. */
 rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
                         rf_error *error);
 
-/* Returns the storage type for rows of `columns` values. This is `wanted` if a row can be divided
- * into its blocks, otherwise a fallback with smaller blocks. */
+/* Returns the storage type for rows of `columns` values. The result is `wanted` if a row can be
+ * divided into blocks of this type, otherwise a fallback with smaller blocks. */
 const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns);
 
 #endif

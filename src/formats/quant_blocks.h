@@ -4,12 +4,13 @@
 
 #include "formats/quant.h"
 
-/* Block sizes in bytes. Comments of the conversion functions list a block's fields in order. */
+/* Block sizes in bytes. The comment of each conversion function lists the fields of a block in
+ * order. */
 enum { RF_Q4_0_BYTES = 18, RF_Q4_1_BYTES = 20, RF_Q5_0_BYTES = 22, RF_Q5_1_BYTES = 24, RF_Q8_0_BYTES = 34 };
 enum { RF_Q2_K_BYTES = 84, RF_Q3_K_BYTES = 110, RF_Q4_K_BYTES = 144 };
 enum { RF_Q5_K_BYTES = 176, RF_Q6_K_BYTES = 210 };
 enum { RF_INT8_HEAD = 4 };
-enum { RF_K_VALUES = 256 }; /* values in a super-block of a K type */
+enum { RF_K_VALUES = 256 }; /* number of values in a super-block of a K type */
 
 #define RF_QUANT_BOTH(type) \
   void rf_dequantize_##type(const void *from, int64_t blocks, float *out); \

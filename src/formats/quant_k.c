@@ -1,6 +1,6 @@
-/* quant_k.c - dequantizes q2_k to q6_k: super-blocks of 256 values whose sub-blocks have small
- * integer scales. A super-block is eight runs of 32 values, r = 0..7. The bits of value l of run r
- * are at:
+/* quant_k.c - dequantizes q2_k to q6_k. Their super-blocks have 256 values, and sub-blocks with
+ * small integer scales. A super-block has eight runs of 32 values, r = 0..7. The bits of value l of
+ * run r are at:
  *   two bits:        byte 32 (r/4) + l, shift 2 (r%4)       (q2_k, q3_k, the high bits of q6_k)
  *   nibbles:         byte 32 (r/2) + l, shift 4 (r%2)       (q4_k, q5_k)
  *   nibbles of q6_k: byte 64 (r/4) + 32 (r%2) + l, shift 4 (r%4/2)
@@ -26,9 +26,9 @@ void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Returns one six-bit scale of q3_k. The low four bits of scale s are in byte s%8: in its low
- * nibble if s < 8, else in its high nibble. The two high bits are in byte 8 + s%4, shift 2
- * (s/4). */
+/* Returns one six-bit scale of q3_k. The low four bits of scale s are in byte s%8: in the low
+ * nibble if s < 8, otherwise in the high nibble. The two high bits of scale s are in byte 8 + s%4,
+ * shifted left by 2 (s/4). */
 static int scale_of_q3_k(const uint8_t *packed, int s) {
   int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4, high = packed[8 + s % 4] >> 2 * (s / 4) & 3;
   return (low | high << 4) - 32;
@@ -82,7 +82,7 @@ void rf_dequantize_q4_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q5_k: like q4_k, with the fifth bits of the values in 32 bytes before the nibbles. */
+/* q5_k: like q4_k, but 32 bytes before the nibbles hold the fifth bits of the values. */
 void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q5_K_BYTES) {

@@ -1,13 +1,14 @@
-/* quant_k_search.c - quantizes to K types: searches for the scales with the smallest sum of squared
- * errors, and packs the result.
+/* quant_k_search.c - quantizes to K types. It searches for the scales with the smallest sum of
+ * squared errors, and packs the result.
  *
  * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search rounds x in several
- * ways and takes the a and b >= 0 that fit best by least squares. The file has a and b as integers
- * times d and dmin. Then the search alternately chooses integers and levels (q) and fits the two
- * f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d.
+ * ways, and finds the a and b >= 0 with the smallest squared error. The file stores a and b as
+ * integers, which are multiplied by d and dmin. Then the search alternates between two steps: it
+ * chooses integers and levels (q), and fits the two f16 factors d and dmin. Without offsets (q3_k,
+ * q6_k), x = a q, and the search fits only d.
  *
- * quant_k_search_body.h has the search. It is compiled for several instruction sets, and all give
- * the same bits. */
+ * quant_k_search_body.h has the search. The search is compiled for several instruction sets, and
+ * all versions give the same bits. */
 #include <string.h>
 
 #include "formats/quant_k_search.h"
@@ -89,7 +90,7 @@ static void quantize(const rf_k_shape *s, const float *x, int64_t blocks, int by
     rf_k_super found[2];
     int used = blocks < batch ? (int)blocks : batch;
     const float *from = x;
-    if (used < batch) { /* the last super-block is in both halves of the batch */
+    if (used < batch) { /* the last super-block fills both halves of the batch */
       memcpy(twice, x, VALUES * sizeof *x);
       memcpy(twice + VALUES, x, VALUES * sizeof *x);
       from = twice;

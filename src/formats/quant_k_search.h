@@ -5,7 +5,8 @@
 
 #include "formats/quant_blocks.h"
 
-/* Sub-blocks of a batch, one per lane: one super-block of 16 sub-blocks, or two of 8. */
+/* Number of sub-blocks in a batch, one per lane: a batch is one super-block of 16 sub-blocks, or
+ * two super-blocks of 8. */
 enum { RF_K_LANES = 16, RF_K_ROUNDS = 3, RF_K_SUB_MAX = 32 /* values of a sub-block */ };
 
 /* Constants of a type. */
@@ -13,27 +14,27 @@ typedef struct rf_k_shape {
   bool offsets;
   int subs;             /* number of sub-blocks: 8 or 16 */
   int levels;           /* with offsets: q = 0..levels; without offsets: q = -levels..levels-1 */
-  int minimum, maximum; /* of the integer scale of a sub-block */
-  int tries;            /* number of scales that are tried on each side of the full-range scale */
-  float step;           /* distance between two of the tried scales, in levels */
+  int minimum, maximum; /* bounds of the integer scale of a sub-block */
+  int tries;            /* number of scales that the search tries on each side of the full-range scale */
+  float step;           /* distance between two tried scales, in levels */
 } rf_k_shape;
 
 enum { RF_K_TYPES = 5 };
 extern const rf_k_shape RF_K_SHAPES[RF_K_TYPES]; /* q2_k to q6_k */
 
-/* A super-block before packing. q is not negative, even for types without offsets. */
+/* A super-block before packing. q is never negative, even for types without offsets. */
 typedef struct rf_k_super {
   float d, dmin;
   int scale[RF_K_LANES], offset[RF_K_LANES];
   uint8_t q[RF_K_VALUES];
 } rf_k_super;
 
-/* Searches a batch: x has 16 / shape->subs super-blocks, and so has `out`. */
+/* Searches a batch. x and `out` have 16 / shape->subs super-blocks. */
 typedef void rf_k_search(const rf_k_shape *shape, const float *x, rf_k_super *out);
 rf_k_search rf_k_search_base, rf_k_search_avx2, rf_k_search_avx512;
 
-/* The searches of this CPU: 0 is the base, and later ones have wider vectors. NULL: this CPU has no
- * more. All give the same bits. */
+/* Returns a search for this CPU. Level 0 is the base, and higher levels have wider vectors. NULL:
+ * this CPU has no search of this level. All searches give the same bits. */
 rf_k_search *rf_k_search_of(int level);
 
 #endif

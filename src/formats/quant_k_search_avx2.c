@@ -1,3 +1,3 @@
-/* quant_k_search_avx2.c - the search of quant_k_search.h, compiled for avx2. */
+/* quant_k_search_avx2.c - compiles the search of quant_k_search.h for avx2. */
 #define RF_K_SEARCH rf_k_search_avx2
 #include "formats/quant_k_search_body.h"

@@ -1,7 +1,8 @@
 /* quant_k_search_body.h - defines RF_K_SEARCH, the search of quant_k_search.c over a batch of
- * sub-blocks, one sub-block per lane. Each quant_k_search_*.c sets the name and the vectors.
- * Sums over a sub-block are eight partial sums, which are added in a fixed order: sum l has the
- * values l, l + 8, and so on. Every lane computes what a scalar search of its sub-block computes. */
+ * sub-blocks, one sub-block per lane. Each file quant_k_search_*.c sets the function's name and the
+ * width of vectors. Each sum over a sub-block has eight partial sums, which are added in a fixed
+ * order. Partial sum l has the values l, l + 8, and so on. Every lane gives the same result as a
+ * scalar search of its sub-block. */
 #include <math.h>
 #include <string.h>
 
@@ -10,12 +11,12 @@
 
 enum { VALUES = RF_K_VALUES, LANES = RF_K_LANES, PARTIAL = 8 };
 
-/* Values, and the floats of the search. x[i][lane] is value i of a sub-block. */
+/* Values and floats of the search. x[i][lane] is value i of a sub-block. */
 typedef struct batch {
   float x[RF_K_SUB_MAX][LANES], q[RF_K_SUB_MAX][LANES];
   float scale[LANES], offset[LANES];                       /* the best real scales and offsets */
   float d[LANES], dmin[LANES];                             /* factors of the lane's super-block */
-  float int_scale[LANES], int_offset[LANES], error[LANES]; /* the best integers, their error */
+  float int_scale[LANES], int_offset[LANES], error[LANES]; /* the best integers and their error */
 } batch;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
@@ -77,7 +78,8 @@ RF_LANE_FN void fit_offset(const rf_k_shape *s, batch *b, int n, int at) {
     lanes a = width / lanes_all(reach), c = lowest;
     sums v = round_values(x, n, lanes_all(1) / a, a, c, levels);
 #pragma GCC unroll 2
-    for (int again = 0; again < 2; ++again) { /* two rounds: first round the values, then fit */
+    /* two rounds: each round first rounds the values, and then fits */
+    for (int again = 0; again < 2; ++again) {
       lanes det = count * v.qq - v.q * v.q;
       in = lane_mask_and(in, lanes_above(det, zero));
       a = (count * v.qx - v.q * sum) / det;
@@ -86,7 +88,8 @@ RF_LANE_FN void fit_offset(const rf_k_shape *s, batch *b, int n, int at) {
       c = lanes_choose(negative, zero, c);
       a = lanes_choose(negative, v.qx / v.qq, a);
       in = lane_mask_and(in, lanes_above(a, zero));
-      v = round_values(x, n, lanes_all(1) / a, a, c, levels); /* the error, and the next sums */
+      /* the error of this fit, and the sums of the next one */
+      v = round_values(x, n, lanes_all(1) / a, a, c, levels);
       lane_mask better = lane_mask_and(in, lanes_above(best, v.error));
       best = lanes_choose(better, v.error, best);
       found = lanes_choose(better, a, found);
@@ -97,8 +100,8 @@ RF_LANE_FN void fit_offset(const rf_k_shape *s, batch *b, int n, int at) {
   lanes_store(b->offset + at, found_offset);
 }
 
-/* Chooses the integer scales and offsets, given d and dmin: the best pair among the rounded
- * quotients and their neighbours. */
+/* Chooses the integer scales and offsets for given d and dmin. Takes the best pair among the
+ * rounded quotients and their neighbours. */
 RF_LANE_FN void choose_pairs(const rf_k_shape *s, batch *b, int n, int at) {
   lanes zero = lanes_all(0), one = lanes_all(1), levels = lanes_all((float)s->levels);
   lanes maximum = lanes_all((float)s->maximum), d = lanes_load(b->d + at), dmin = lanes_load(b->dmin + at);
@@ -133,8 +136,8 @@ RF_LANE_FN void put_levels(const rf_k_shape *s, batch *b, int n, int at) {
   }
 }
 
-/* Finds d and dmin with the smallest squared error of x = d (sc q) - dmin mn. sc, q and mn are
- * given. */
+/* Finds the d and dmin with the smallest squared error of x = d (sc q) - dmin mn, for given sc, q
+ * and mn. */
 static void refit_factors(const rf_k_shape *s, const batch *b, int first, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -177,7 +180,7 @@ RF_LANE_FN lanes plain_error(const float *x, int n, lanes scale, lanes levels) {
 }
 
 /* Finds the best scale of each sub-block. The value with the largest magnitude gets a negative q,
- * because q can be -levels but at most levels - 1. If this value is positive, the scale is
+ * because q may be -levels, but at most levels - 1. If this value is positive, the scale becomes
  * negative. */
 RF_LANE_FN void fit_plain(const rf_k_shape *s, batch *b, int n, int at) {
   const float *x = b->x[0] + at;
@@ -251,8 +254,8 @@ static void refit_factor(const rf_k_shape *s, const batch *b, int first, float *
 
 /* The state of the search for one super-block. */
 typedef struct progress {
-  float d, dmin; /* the factors to try next */
-  double error;  /* the smallest error up to now */
+  float d, dmin; /* factors d and dmin to try next */
+  double error;  /* the smallest error so far */
   bool done;
 } progress;
 
@@ -272,7 +275,7 @@ RF_LANE_FN void levels_of(const rf_k_shape *s, batch *b, int n) {
     else put_plain_levels(s, b, n, at);
 }
 
-/* The first factors of a super-block: the widest scale gets the largest integer. */
+/* Returns the first factors of a super-block, which give the widest scale the largest integer. */
 static progress first_factors(const rf_k_shape *s, const batch *b, int first) {
   float widest = 0, deepest = 0;
   for (int i = first; i < first + s->subs; ++i) {
@@ -285,7 +288,7 @@ static progress first_factors(const rf_k_shape *s, const batch *b, int first) {
   return (progress){.d = widest / (float)s->minimum, .error = INFINITY, .done = widest == 0};
 }
 
-/* Sets the factors of the lanes of a super-block that is not done. */
+/* Sets the factors for the lanes of an unfinished super-block. */
 static void begin_round(const rf_k_shape *s, batch *b, int first, progress *p) {
   float d = to_f16(p->d), dmin = to_f16(p->dmin);
   p->done = p->done || (s->offsets ? !(d >= 0 && dmin >= 0) : d == 0);
@@ -295,7 +298,7 @@ static void begin_round(const rf_k_shape *s, batch *b, int first, progress *p) {
   }
 }
 
-/* Keeps the integers of a super-block if they are better than those before. */
+/* Keeps the integers of a super-block if their error is smaller than before. */
 static void end_round(const rf_k_shape *s, const batch *b, int first, progress *p, rf_k_super *out) {
   double error = 0;
   if (p->done) return;
@@ -314,7 +317,7 @@ static void end_round(const rf_k_shape *s, const batch *b, int first, progress *
   }
 }
 
-/* Writes the levels of the integers that were kept. */
+/* Writes the levels that belong to the best integers. */
 RF_LANE_FN void finish(const rf_k_shape *s, batch *b, int n, rf_k_super *out) {
   for (int i = 0; i < LANES; ++i) {
     const rf_k_super *o = &out[i / s->subs];
@@ -357,7 +360,7 @@ RF_LANE_FN void search(const rf_k_shape *s, const float *x, int n, rf_k_super *o
 }
 
 void RF_K_SEARCH(const rf_k_shape *s, const float *x, rf_k_super *out) {
-  /* one copy of the code for each kind of type, with constant loops */
+  /* the compiler makes one copy of the code for each kind of type, with constant loops */
   if (s->subs == 8)
     search(&(rf_k_shape){true, 8, s->levels, s->minimum, s->maximum, s->tries, s->step}, x, 32, out);
   else if (s->offsets)

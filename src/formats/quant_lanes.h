@@ -1,6 +1,6 @@
 /* quant_lanes.h - vectors of f32 for quantizers: 16 lanes with AVX-512, 8 with AVX2, otherwise 4.
- * The operators + - * / work on `lanes`. Each lane is computed alone, so results do not depend on
- * the number of lanes. */
+ * The operators + - * / work on `lanes`. Each lane is computed independently, so results do not
+ * depend on the number of lanes. */
 #ifndef RF_QUANT_LANES_H
 #define RF_QUANT_LANES_H
 
@@ -16,7 +16,8 @@
 #define RF_LANE_FN static inline __attribute__((always_inline, unused))
 #endif
 
-/* lanes_max is a > b ? a : b, and lanes_min is a < b ? a : b. So both give b if a lane is NaN. */
+/* lanes_max is a > b ? a : b, and lanes_min is a < b ? a : b. So lanes_max and lanes_min give b if
+ * a lane of a is NaN. */
 #if defined(__AVX512F__)
 enum { WIDTH = 16 };
 typedef __m512 lanes;
@@ -65,7 +66,7 @@ RF_LANE_FN lanes lanes_abs(lanes a) { return (lanes)((lane_mask)a & 0x7fffffff);
 RF_LANE_FN lane_mask lane_mask_and(lane_mask a, lane_mask b) { return a & b; }
 #endif
 
-/* Returns the integer from `minimum` to `maximum` that is nearest to x, ties to even. NaN gives
+/* Returns the nearest integer to x between `minimum` and `maximum`, ties to even. NaN gives
  * `minimum`. Adding and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
 RF_LANE_FN lanes lanes_nearest(lanes x, lanes minimum, lanes maximum) {
   lanes magic = lanes_all(12582912.0f);

@@ -1,7 +1,7 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
- * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. The low
- * nibble of byte j is value j; its high nibble is value j + 16. Bit i of a word is the fifth bit of
- * value i. Quantizers compute four values at a time. */
+ * one scale (int8). Quantized blocks have the same bits as blocks of ggml's reference code. The low
+ * nibble of byte j is value j, and its high nibble is value j + 16. Bit i of a word is the fifth
+ * bit of value i. Quantizers compute four values at a time. */
 #include <math.h>
 #include <string.h>
 
@@ -13,12 +13,12 @@
 
 enum { N = 32, HALF = 16 };
 
-/* 1/d, or 0 for a block of zeros. */
+/* Returns 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
 /* ---- four values at a time ------------------------------------------------------------------- */
 
-enum { LANES = 4, GROUP = 8 }; /* GROUP: bytes of a 64-bit word, or bits of a byte */
+enum { LANES = 4, GROUP = 8 }; /* GROUP: number of bytes in a 64-bit word, or of bits in a byte */
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t integers __attribute__((vector_size(16)));
 
@@ -28,7 +28,8 @@ static inline four load(const float *x) {
   return v;
 }
 static inline four all(float x) { return (four){x, x, x, x}; }
-/* smaller is a < b ? a : b, and larger is a > b ? a : b. So both return b if a is NaN. */
+/* smaller is a < b ? a : b, and larger is a > b ? a : b. So smaller and larger return b if a is
+ * NaN. */
 #if defined(__SSE2__)
 static inline four smaller(four a, four b) { return (four)_mm_min_ps((__m128)a, (__m128)b); }
 static inline four larger(four a, four b) { return (four)_mm_max_ps((__m128)a, (__m128)b); }
@@ -41,7 +42,7 @@ static inline four larger(four a, four b) { return choose(a > b, a, b); }
 #endif
 
 /* q = (x - shift) * id + add, truncated to 0..most. NaN becomes 0, because C does not define the
- * conversion of NaN. */
+ * conversion of NaN to an integer. */
 static inline void levels(const float *x, float shift, float id, float add, float most, uint8_t q[N]) {
   int32_t wide[N];
   for (int i = 0; i < N; i += LANES) {
@@ -52,8 +53,8 @@ static inline void levels(const float *x, float shift, float id, float add, floa
   for (int i = 0; i < N; ++i) q[i] = (uint8_t)wide[i];
 }
 
-/* Finds the smallest and the largest of the values and `start`. A NaN in x does not count. If
- * `start` is NaN, both results are NaN. */
+/* Finds the smallest and the largest number among `start` and the values of x. A NaN in x is
+ * ignored. If `start` is NaN, both results are NaN. */
 static inline void extent(const float *x, float start, float *smallest, float *largest) {
   four low = all(start), high = low;
   for (int i = 0; i < N; i += LANES) {
@@ -75,7 +76,8 @@ static float magnitude(const float *x) {
   return largest > -smallest ? largest : 0 - smallest; /* never -0 */
 }
 
-/* Returns the value with the largest magnitude, with its sign. Of equal ones, the first. */
+/* Returns the value with the largest magnitude, with its sign. If two values have the same
+ * magnitude, returns the first. */
 static float farthest(const float *x) {
   float smallest, largest;
   extent(x, 0, &smallest, &largest);
@@ -85,8 +87,9 @@ static float farthest(const float *x) {
   return 0;
 }
 
-/* Finds the smallest and the largest value. Of equal ones, the first: zeros have two signs. If only
- * the largest is zero, its sign does not matter, because it is only used in a difference. */
+/* Finds the smallest and the largest value. If several values are equal, takes the first, because
+ * zeros have two signs. If only the largest value is zero, its sign does not matter, because only a
+ * difference uses it. */
 static void range(const float *x, float *smallest, float *largest) {
   extent(x, x[0], smallest, largest);
   if (*smallest != 0) return;
@@ -97,7 +100,7 @@ static void range(const float *x, float *smallest, float *largest) {
   }
 }
 
-/* Writes 32 values of four bits; other bits are ignored. The order of bytes in a word does not
+/* Writes 32 values of four bits, and ignores all higher bits. The order of bytes in a word does not
  * matter here. */
 static inline void put_four(const uint8_t q[N], uint8_t *to) {
   const uint64_t nibbles = UINT64_C(0x0f0f0f0f0f0f0f0f);
@@ -165,7 +168,7 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
 static inline void get_fifth(const uint8_t *high, uint8_t fifth[N]) {
   for (int i = 0; i < N; i += GROUP) {
     uint64_t bits = high[i / GROUP] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
-    /* A byte that is not zero gets its highest bit. No sum of a byte exceeds 255. */
+    /* Each byte that is not zero gets its highest bit set. The sum never exceeds 255 in a byte. */
     rf_store_u64(fifth + i, ((bits + UINT64_C(0x7f7f7f7f7f7f7f7f)) & UINT64_C(0x8080808080808080)) >> 3);
   }
 }
@@ -242,7 +245,7 @@ void rf_dequantize_q8_0(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* roundf(y) within -127..127: halves are rounded away from zero. NaN gives 0. */
+/* Computes roundf(y) within -127..127, which rounds halves away from zero. NaN gives 0. */
 static inline integers round_to_byte(four y) {
   four size = smaller(larger((four)((integers)y & INT32_MAX), all(0)), all(127));
   integers rounded = __builtin_convertvector(size, integers), negative = y < all(0);
@@ -265,7 +268,7 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
 }
 
 /* int8: f32 d, then the signed bytes of a row (the weights of one output). value = q d, symmetric,
- * as in XLA and TPU serving. d is the largest magnitude / 127. Its significand is rounded to
+ * as in XLA and TPU serving. d is the largest magnitude / 127. The significand of d is rounded to
  * sixteen bits, so that d times an 8-bit integer is exact in f32. Ties round to even. */
 void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
   const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
@@ -284,7 +287,7 @@ static float to_sixteen_bits(float x) {
 }
 
 void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
-  /* 1.5 * 2^23: adding it to a small number rounds the number to an integer */
+  /* 1.5 * 2^23: adding this constant to a small number rounds the number to an integer */
   const float rounding = 12582912;
   int8_t *q = (int8_t *)to + RF_INT8_HEAD;
   float most = 0;

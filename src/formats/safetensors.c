@@ -1,4 +1,4 @@
-/* safetensors.c - the reader: maps the files and checks everything before it is used. */
+/* safetensors.c - the reader: maps the files, and checks everything before use. */
 #include "formats/safetensors.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "formats/stored_types.h"
 
-/* maximum bytes of a header; maximum bytes of an index; maximum files of a model */
+/* HEADER_MAX and INDEX_MAX: maximum bytes. SHARDS_MAX: maximum number of files of a model. */
 enum { HEADER_MAX = 100000000, INDEX_MAX = 100000000, SHARDS_MAX = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
@@ -42,7 +42,7 @@ struct rf_tensor_file {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Reads shape, dtype and byte range of one tensor. The file's `data` has `data_bytes` bytes. */
+/* Reads shape, dtype and byte range of one tensor. `data_bytes` is the size of the file's data. */
 static rf_status read_entry(const char *where, const char *name, const json_t *entry,
                             const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
                             uint64_t span[2], rf_error *error) {
@@ -205,7 +205,7 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Maps and checks one file and appends its tensors. `wanted` is the weight_map of an index, or
- * NULL. With an index, only the tensors that it assigns to `shard` are appended. */
+ * NULL. With an index, only tensors that the index assigns to `shard` are appended. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -231,7 +231,7 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   return RAFTER_OK;
 }
 
-/* Reports the first tensor that is in the index but not in the files. */
+/* Reports the first tensor that the index lists but the files lack. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
@@ -244,7 +244,7 @@ static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *we
                  home ? json_string_value(home) : "");
 }
 
-/* True if `name` has no folder. A shard must be in the folder of its index. */
+/* True if `name` contains no folder. A shard must be in the folder of its index. */
 static bool plain_name(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
@@ -270,7 +270,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* search backwards: neighbours in an index are often in the same shard */
+    int i = shards; /* search backwards, because adjacent entries of an index are often in the same shard */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MAX) {

@@ -1,5 +1,6 @@
-/* safetensors_write.c - the streaming writer of safetensors. The header comes first, then the
- * values in the order of the header. The file gets its name only when it is complete. */
+/* safetensors_write.c - the streaming writer of safetensors. The file starts with the header. The
+ * values follow in the order of the header. The file gets its final name only when the file is
+ * complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,13 @@
 #include "formats/stored_types.h"
 #include "formats/tensors_out.h"
 
-/* BLOCK values are rounded at a time, with all threads; each thread rounds RUN values at a time. */
+/* All threads together round BLOCK values at a time. Each thread rounds RUN values at a time. */
 enum { BLOCK = 1 << 19, RUN = 1 << 14 };
 
 struct rf_tensor_writer {
   rf_tensors_out to;
   rf_dtype *dtype; /* dtype of each tensor */
-  void *rounded;   /* (BLOCK) values of at most 8 bytes */
+  void *rounded;   /* (BLOCK) rounded values of at most 8 bytes */
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -48,7 +49,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* Some programs do not load a file without the key "format". */
+  /* Some programs do not load a file whose metadata lacks the key "format". */
   json_object_set_new(notes, "format", json_string("pt"));
   for (int i = 0; metadata && metadata[i]; i += 2)
     json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
@@ -69,7 +70,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* The data starts at a multiple of 64 bytes, for readers that map the file. */
+  /* The data starts at a multiple of 64 bytes, which helps readers that map the file. */
   size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8;
   unsigned char size[8];
   for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);

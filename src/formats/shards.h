@@ -6,13 +6,13 @@
 #include "base/base.h"
 
 enum { RF_SHARD_NAME = 64 };
-/* The name of a file. With one file, it has no number. */
+/* The name of a file. A single file has no number in its name. */
 void rf_shard_name(const char *stem, int file, int files, char name[RF_SHARD_NAME]);
 /* Sets file[i] for each of `count` tensors, so that the files have about the same number of bytes.
- * Returns the number of files: at most `shards`, and none is empty. */
+ * Returns the number of files, which is at most `shards`. No file is empty. */
 int rf_shard_files(const int64_t *bytes, int count, int shards, int *file);
 
-/* The index of tensors and files. */
+/* The index that assigns tensors to files. */
 typedef struct rf_shard_index rf_shard_index;
 rf_shard_index *rf_shard_index_new(const char *stem, int files); /* NULL: out of memory */
 void rf_shard_index_add(rf_shard_index *index, const char *tensor, int file);

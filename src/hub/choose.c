@@ -1,5 +1,5 @@
 /* choose.c - chooses the files of a repository that rafter reads. If a repository has no such
- * files, the error names the layout that the repository has. */
+ * files, the error names the layout that the repository uses. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -23,7 +23,7 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "adapter_config.json",
                                            "special_tokens_map.json",
                                            "model.safetensors.index.json"};
-/* Files that a pattern may select. No file of these types can contain a program. */
+/* Files that a pattern may select. Files of these types cannot contain a program. */
 static const char *const READABLE[] = {"*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model"};
 static const char *const PICKLES[] = {"*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle"};
 /* Paths that identify a layout. The first matching entry decides. '*' also matches '/'. */
@@ -74,8 +74,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* Marks the weights that transformers reads. These are the shards, or else model.safetensors, or
- * else all safetensors. An adapter's weights are marked too. */
+/* Marks the same weight files that transformers reads. These are the shards. Without shards, they
+ * are model.safetensors, otherwise all safetensors. The weights of an adapter are marked too. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");
@@ -84,7 +84,7 @@ static int want_safetensors(rf_hub_listing *listing) {
   return count + adapters;
 }
 
-/* The name of a GGUF file without its part number: "a" for "a-00001-of-00002.gguf". */
+/* Writes the name of a GGUF file without its part number: "a" for "a-00001-of-00002.gguf". */
 static void variant_of(const char *path, char *variant, size_t size) {
   snprintf(variant, size, "%s", path);
   char *of = strstr(variant, "-of-");
@@ -111,7 +111,8 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* Reports that no weights are readable. The error names the layout and what to get instead. */
+/* Reports that no weights of the repository are readable. The error names the layout and suggests
+ * another download. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

@@ -1,6 +1,6 @@
-/* fetch.c - downloads one file of a repository. It continues a partial file, and verifies the
- * checksum before the file gets its name. openat() opens each folder of the path without
- * following links, so a path from a server cannot leave the destination. */
+/* fetch.c - downloads one file of a repository. The download continues a partial file. The file
+ * gets its name only after its checksum was verified. openat() opens each folder of the path
+ * without following links, so a path from a server cannot leave the destination. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -83,7 +83,7 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
   return status;
 }
 
-/* Whether the file already exists with the listed size and checksum. */
+/* Sets *present to true if the file already exists with the listed size and checksum. */
 static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   struct stat info;
   char sum[RF_HASH_TEXT];
@@ -111,7 +111,7 @@ done:
 static void write_mark(const arrival *a) {
   int fd =
       openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (fd < 0) return; /* without this record, the next call starts from the beginning */
+  if (fd < 0) return; /* without this record, the next call downloads from the beginning */
   dprintf(fd, "%s\n%s\n", a->file->hash, a->body.etag);
   close(fd);
 }
@@ -195,12 +195,12 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* Downloads the file at the listing's commit, so that all files belong to one version. If the
- * server named no commit, as some mirrors do, downloads the file at the branch or tag. */
+/* Downloads the file of the listed commit, so that all files belong to one version. If the server
+ * named no commit, as some mirrors do, downloads the file of the branch or tag. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* The partial file is already complete: an earlier call ended just before the rename. */
+  /* The partial file is already complete, because an earlier call ended just before the rename. */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -268,7 +268,8 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* Parts of the file may come from different versions, so download the whole file again. */
+    /* The parts of the file may come from different versions, so the whole file is downloaded
+     * again. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

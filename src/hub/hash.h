@@ -8,7 +8,7 @@ typedef enum rf_hash_kind { RF_HASH_NONE, RF_HASH_SHA256, RF_HASH_GIT_BLOB } rf_
 enum { RF_HASH_TEXT = 65 }; /* hexadecimal digits and a NUL */
 
 typedef struct rf_hash rf_hash;
-/* Opens a checksum of `bytes` bytes of content. A Git blob id depends on this length. */
+/* Opens a checksum of `bytes` bytes of content. A Git blob id depends on the number of bytes. */
 rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **hash, rf_error *error);
 void rf_hash_add(rf_hash *hash, const void *data, size_t bytes);
 /* Writes the checksum in hexadecimal ("" for RF_HASH_NONE) and frees `hash`. */

@@ -1,5 +1,5 @@
-/* http.c - a GET request with libcurl. Redirects are followed here, not by libcurl, so that only
- * this file decides which server gets the token. */
+/* http.c - a GET request with libcurl. This file follows redirects itself and does not use
+ * libcurl's redirects, because it must decide which server gets the token. */
 #define _GNU_SOURCE
 #include "hub/http.h"
 
@@ -28,7 +28,7 @@ typedef struct attempt {
   rf_http_body *body;
   rf_http_answer *answer;
   rf_error *error;
-  rf_status status; /* the status that the last callback of `body` returned */
+  rf_status status; /* status that the last callback of `body` returned */
   bool begun, stopped, stalled, other_range;
   int64_t first, last_bytes;
   double last_seconds, retry_after;
@@ -112,7 +112,8 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   long code = 0;
   (void)one;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
-  if (code != 200 && code != 206) return bytes; /* these bytes are the text of an error, and not a body */
+  /* this text belongs to an error, and not to the body of the file */
+  if (code != 200 && code != 206) return bytes;
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
     a->status =
@@ -144,7 +145,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port of a URL. Only the origin of the endpoint gets the token. */
+/* Writes the scheme, host and port of a URL. Only the origin of the endpoint receives the token. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -250,7 +251,7 @@ static CURLcode perform(attempt *a, const char *url) {
 
 typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
-/* The reason for a failed or lost connection, for the error message. */
+/* Returns the reason for a failed or lost connection, for the error message. */
 static const char *words_of(const attempt *a, CURLcode code) {
   return a->stalled ? "no more data came" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
@@ -259,7 +260,8 @@ static outcome judge(attempt *a, CURLcode code) {
   rf_http *http = a->http;
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
-  if (a->other_range) { /* The server answered a range request wrongly, so start from the beginning. */
+  /* The server answered a range request wrongly, so the download starts from the beginning. */
+  if (a->other_range) {
     a->body->at = 0;
     a->body->etag[0] = 0;
     return CUT;
@@ -267,7 +269,7 @@ static outcome judge(attempt *a, CURLcode code) {
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
-    /* The partial file is not the beginning of the server's file. */
+    /* The partial file differs from the beginning of the server's file. */
     if (a->answer->code == 416 && a->body->at > 0) {
       a->body->at = 0;
       a->body->etag[0] = 0;
@@ -285,7 +287,9 @@ static outcome judge(attempt *a, CURLcode code) {
   case CURLE_GOT_NOTHING:
   case CURLE_HTTP2:
   case CURLE_HTTP2_STREAM:
-  case CURLE_ABORTED_BY_CALLBACK: /* no byte came for too long */ http->reached = true; return CUT;
+  case CURLE_ABORTED_BY_CALLBACK: /* no byte arrived before the time limit */
+    http->reached = true;
+    return CUT;
   case CURLE_OPERATION_TIMEDOUT:
   case CURLE_COULDNT_CONNECT:
   case CURLE_COULDNT_RESOLVE_HOST:
@@ -302,7 +306,8 @@ static outcome judge(attempt *a, CURLcode code) {
   return FAILED;
 }
 
-/* Sends the request and follows redirects. `url` receives the address after the last redirect. */
+/* Sends the request and follows redirects. `url` receives the address that the last redirect
+ * named. */
 static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
   for (int hops = 0;; hops++) {
     *code = perform(a, url);
@@ -329,8 +334,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Seconds to wait before the next attempt: half a second, doubled after each failure. The time
- * varies by a random quarter, so that disconnected clients do not return all at once. */
+/* Returns the seconds to wait before the next attempt: half a second, doubled after each failure.
+ * The time varies randomly by a quarter, so that disconnected clients do not return all at once. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;

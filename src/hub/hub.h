@@ -1,7 +1,7 @@
-/* hub.h - downloads the files of a model from a server with the Hugging Face hub's API. It lists
- * the files, chooses those that rafter reads, and downloads each of them. The server is not
- * trusted. No path may leave the folder, and no file may exceed its listed size. A file gets its
- * name only after its checksum was verified. */
+/* hub.h - downloads the files of a model from a server with the Hugging Face hub's API. This room
+ * lists the files, chooses the files that rafter reads, and downloads each of them. The server is
+ * not trusted. No path may leave the folder, and no file may exceed its listed size. A file gets
+ * its final name only after its checksum was verified. */
 #ifndef RF_HUB_H
 #define RF_HUB_H
 
@@ -15,12 +15,12 @@ typedef struct rf_hub_name {
   char revision[200];   /* branch, tag or commit; "main" by default */
 } rf_hub_name;
 
-/* Reads "hf:ORG/NAME[@REV]", or the same without "hf:". Other texts are RAFTER_INVALID. If the text
+/* Reads "hf:ORG/NAME[@REV]", where "hf:" is optional. Other texts are RAFTER_INVALID. If the text
  * is a Kaggle model, or a folder with an Orbax or Flax checkpoint, the error suggests a repository
  * with safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
-/* Finds a hub repository that has the model `name` as safetensors. `name` is a Kaggle path
+/* Finds a repository of the hub that has the model `name` as safetensors. `name` is a Kaggle path
  * ("google/gemma-2/flax/gemma2-2b-it"), or a repository or folder with another layout
  * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
@@ -36,7 +36,7 @@ typedef struct rf_hub_file {
 } rf_hub_file;
 
 typedef struct rf_hub_listing {
-  char commit[RF_HASH_TEXT]; /* the commit of the revision; "" if the server named no commit */
+  char commit[RF_HASH_TEXT]; /* commit of the revision; "" if the server named no commit */
   rf_hub_file *file;
   int count;
 } rf_hub_listing;
@@ -78,8 +78,9 @@ typedef struct rf_hub_place {
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing, or keeps a correct file. The file gets its name after its
- * checksum was verified. PATH.part and PATH.part.etag keep a partial download for the next call. */
+/* Downloads one file of the listing, or keeps a correct file. The file gets its final name after
+ * its checksum was verified. PATH.part and PATH.part.etag keep a partial download for the next
+ * call. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

@@ -1,4 +1,5 @@
-/* late.c - loads libcurl and libcrypto. The build found the libraries' file names. */
+/* late.c - loads libcurl and libcrypto. The build writes the file names of the libraries into the
+ * program. */
 #include "hub/late.h"
 
 #include <dlfcn.h>
@@ -28,7 +29,7 @@ static const struct {
 } LIBRARIES[] = {{RF_LIBCURL, "libcurl4", CURL_FUNCTIONS, &rf_curl},
                  {RF_LIBCRYPTO, "libssl3", EVP_FUNCTIONS, &rf_evp}};
 
-static rf_error problem; /* result of loading the libraries */
+static rf_error problem; /* error from loading the libraries */
 
 static rf_status load(rf_error *error) {
   for (size_t l = 0; l < sizeof LIBRARIES / sizeof *LIBRARIES; l++) {

@@ -1,5 +1,5 @@
-/* late.h - the functions of libcurl and libcrypto. Both libraries are loaded when a command first
- * needs the network. Loading them at program start would take longer than most commands. */
+/* late.h - the functions of libcurl and libcrypto. Both libraries are loaded only when a command
+ * first needs the network. Loading them at program start would take longer than most commands. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 
@@ -32,7 +32,7 @@ typedef struct rf_evp_functions {
 extern rf_curl_functions rf_curl;
 extern rf_evp_functions rf_evp;
 
-/* Loads both libraries once. If a library is missing, the error names it. */
+/* Loads both libraries once. If a library is missing, the error names this library. */
 rf_status rf_late_load(rf_error *error);
 
 #endif

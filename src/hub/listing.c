@@ -12,8 +12,8 @@
 
 enum { MAX_FILES = 100000, MAX_PATH = 1024, MAX_PART = 255, MAX_LISTING_BYTES = 64 << 20 };
 
-/* True for characters that control a terminal or hide a part of a name: control characters,
- * marks of writing direction, line and paragraph separators. */
+/* True for characters that control a terminal or hide a part of a name. These are control
+ * characters, marks of writing direction, and line and paragraph separators. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);
   return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL ||
@@ -66,7 +66,7 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   }
   if (sum && !rf_hash_is(file->kind, sum))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists an invalid checksum (%s, %s)", where, path);
-  /* A Git blob id depends on the file's size, so without the size it cannot be verified. */
+  /* A Git blob id depends on the file's size, so rafter cannot verify the id without the size. */
   if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
   return (file->path = strdup(path)) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

@@ -1,5 +1,5 @@
-/* name.c - parses the argument of `rafter pull`, which names a repository. If the argument names
- * something else, the error suggests a repository with safetensors. */
+/* name.c - parses the argument of `rafter pull`, which names a repository. If the argument is not
+ * such a name, the error suggests a repository with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rules that map other names to repositories. The rules apply to names in lower case with '-'
- * for '_', and the first match wins. They cover Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names
- * of folders, and repositories with other layouts. In PCRE2's replacements, ${1:+a:b} is a if
- * group 1 matched, else b. \U...\E is upper case. */
+/* Rules that map other names to repositories. Before a rule is applied, names become lower case and
+ * '_' becomes '-'. The first match wins. The rules cover Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION,
+ * names of folders, and repositories with other layouts. In PCRE2's replacements, ${1:+a:b} is a if
+ * group 1 matched, otherwise b. \U...\E is upper case. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
@@ -57,7 +57,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
     pcre2_code *pattern =
         pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
-    /* The result is the replacement without the text around the match. */
+    /* The result contains the replacement, without the text around the match. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
                              PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
                                  PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
@@ -90,7 +90,7 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* Writes the error for a name that is a local folder. The folder has a checkpoint of another
+/* Writes the error for a name that is a local folder. The folder contains a checkpoint of another
  * layout, or a model that needs no download. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MAX = 256 };

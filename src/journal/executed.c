@@ -82,7 +82,7 @@ rf_status rf_executed_leave_scores(const rf_scorer *scorer, const rf_record *rec
   rf_executed w;
   RF_TRY(rf_executed_of_scores(scorer, passes, rows, seconds, &w, error));
   rf_status status = rf_traced_write(record, journal, w.pass, 1, error);
-  /* walks is 0 if the run stopped before its first forward pass */
+  /* the number of passes is 0 if the run stopped before its first forward pass */
   if (status == RAFTER_OK && passes)
     status = rf_journal_sum_up(journal, scorer->run, w.pass, 1, seconds, error);
   rf_executed_free(&w);

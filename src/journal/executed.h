@@ -7,8 +7,8 @@
 #include "generate/score.h"
 #include "run/record.h"
 
-/* The plans of a generator (decode first, then prefill), with the measurements so far. Predicted
- * times are for the rows that ran, not for the maximum rows of the plans. */
+/* The plans of a generator (decode first, then prefill), with all measurements so far. Predicted
+ * times are for the rows that actually ran, and not for the maximum rows of the plans. */
 typedef struct rf_executed {
   rf_report_pass pass[2];
   double *share[4];
@@ -18,10 +18,11 @@ void rf_executed_plans(const rf_generator *generator, rf_report_pass pass[2]);
 rf_status rf_executed_of(const rf_generator *generator, rf_executed *executed, rf_error *error);
 void rf_executed_free(rf_executed *executed);
 
-/* Ends the journal of a run that took `seconds`. Writes the report and, if not NULL, `record`. */
+/* Ends the journal of a run that took `seconds`. Writes the report. Also writes `record` unless it
+ * is NULL. */
 rf_status rf_executed_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
                             double seconds, rf_error *error);
-/* Fills pass[0] for a scorer. Its `passes` forward passes had `rows` rows in total and took
+/* Fills pass[0] for a scorer. All `passes` forward passes together had `rows` rows and took
  * `seconds`. Predicted times are for passes with the mean number of rows. */
 rf_status rf_executed_of_scores(const rf_scorer *scorer, int64_t passes, int64_t rows, double seconds,
                                 rf_executed *executed, rf_error *error);

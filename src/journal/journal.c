@@ -33,7 +33,7 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
            base ? base : "model");
 }
 
-/* Runs that start in the same second, in any process, get names that end in -2, -3 and so on. */
+/* If a run starts in the same second as another run, -2, -3 and so on is appended to its name. */
 rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_error *error) {
   char name[4000];
   rf_journal_name_folder(o, folder);
@@ -48,7 +48,7 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
 }
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
-  /* If --out comes from a run.json, it is the folder of the old run, not of this run. */
+  /* If --out comes from a run.json, the value is the folder of the old run, and not of this run. */
   bool out = rf_options_knows(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
   bool traced = rf_options_knows(o, "trace") && rf_options_is_set(o, "trace");
   char path[4200];
@@ -79,9 +79,10 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* ---- the history (a run does not fail if its row cannot be written) -------------------------- */
+/* the history (an error while writing its row does not stop the run) -------------------------- */
 
-/* A history is kept if $RAFTER_RUNS is not empty. If it is unset, the sink decides. */
+/* True if a history is kept, that is, if $RAFTER_RUNS is not empty. If $RAFTER_RUNS is unset, the
+ * sink decides. */
 static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
   return root ? *root : sink->history;
@@ -128,7 +129,7 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* If a run resumes with another plan, its old report and trace have other ops. Renames them. */
+/* If a run resumes with another plan, the old report and trace describe other ops. Renames them. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -140,7 +141,7 @@ static void set_aside(const char *folder, const char *digest) {
   for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
     snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]);
     snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
-    rename(from, to); /* may fail: many runs have no trace */
+    rename(from, to); /* may fail, because many runs have no trace */
   }
   json_decref(before);
 }
@@ -167,7 +168,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  int64_t peak = 0; /* bytes of the largest arena */
+  int64_t peak = 0; /* number of bytes of the largest arena */
   for (int i = 0; i < passes; i++) peak = pass[i].plan->arena_bytes > peak ? pass[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
@@ -195,7 +196,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_pass *pass, int pas
                    rf_report_measured_json(pass[0].plan, pass[0].measured), "walks", list);
 }
 
-/* Copies the figures by which runs are often compared. Does not replace the command's figures. */
+/* Copies the figures by which runs are often compared. Existing figures of the command are kept. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *pass = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(pass, "rate");
@@ -231,7 +232,7 @@ static json_t *rank_json(const rf_rank_waits *w) {
   return rank;
 }
 
-/* The table of ranks, for a run on ranks of MPI. */
+/* Adds the table of ranks, for a run on ranks of MPI. */
 static void add_ranks(json_t *report) {
   int ranks;
   double seconds, excess, noise;

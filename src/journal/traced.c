@@ -39,7 +39,7 @@ rf_status rf_traced_begin(const rf_options *options, const rf_record *record, rf
 
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
-/* Prints in one line why threads were idle, the cause with the most time first. */
+/* Prints one line with the causes of idle threads, in descending order of time. */
 static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *sink, say_fn say) {
   double all = 0, between = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {
@@ -71,7 +71,8 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
   say(sink, "\n");
 }
 
-/* Says where the trace is, and what it lacks. Several ranks say how well their clocks agree. */
+/* Prints where the trace is, and what the trace lacks. For several ranks, also prints how well
+ * their clocks agree. */
 static void say_trace(const rf_journal *journal, const rf_trace *trace, int in_json, say_fn say) {
   const rafter_sink *sink = journal->sink;
   const json_t *ranks = json_object_get(journal->traced, "ranks"), *rank;
@@ -116,7 +117,7 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
   int in_json = 0;
   rf_status status = RAFTER_OK;
   if (several) status = rf_traced_join(trace, about, journal->folder, &journal->traced, &in_json, error);
-  else if (trace->steps) /* otherwise keep the old trace if there is one */
+  else if (trace->steps) /* without steps, an old trace is kept */
     status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
   json_decref(about);
   if (status == RAFTER_OK && journal->traced) {

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message about the trace of a rank, for rank 0. */
+/* A message from a rank to rank 0 about the trace of this rank. */
 typedef struct word {
-  double ahead, error;  /* of its clock, in seconds */
+  double ahead, error;  /* lead and error of the rank's clock, in seconds */
   int64_t header_bytes; /* 0: it has no trace */
   int64_t stage;        /* of a pipeline; -1: no pipeline */
   rf_bubble bubble;
@@ -28,8 +28,8 @@ static word word_of(const rf_link *link, const rf_clock *clock, const rf_trace *
   return w;
 }
 
-/* The first origin of all ranks, so that no span is before the origin, and whether any rank has
- * recorded a step. */
+/* `origin` is the earliest origin of all ranks, so that no span is before it. `steps` is 0 if no
+ * rank has recorded a step. */
 typedef struct common {
   int64_t origin, steps;
 } common;
@@ -68,7 +68,7 @@ static rf_status send(rf_link *link, word w, const rf_trace_file *file, rf_error
 typedef struct source {
   rf_link *link;
   int rank;
-  const char *at; /* the columns of rank 0's trace that come next */
+  const char *at; /* next columns of rank 0's trace */
   json_t *header, *keys;
 } source;
 
@@ -98,7 +98,7 @@ static json_t *keys_of(const rf_link *link, int rank, const word *w) {
   return keys;
 }
 
-/* Ranks of one pipeline stage have the same ops, so one list is enough. */
+/* Ranks of one pipeline stage have the same ops, so the trace keeps one list per stage. */
 static void drop_same_ops(json_t *header, const json_t *first, bool same_stage) {
   if (same_stage && json_equal(json_object_get(header, "digests"), json_object_get(first, "digests")) &&
       json_equal(json_object_get(header, "plans"), json_object_get(first, "plans")))
