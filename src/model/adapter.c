@@ -1,5 +1,6 @@
-/* adapter.c - reads PEFT's LoRA files; adapter_write.c writes them. In a file, each layer has one
- * A (r, K) and one B (N, r). In memory, all A of a fused weight are one parameter; so are all B. */
+/* adapter.c - reads PEFT's LoRA files; adapter_write.c writes them. In a file, each adapted layer
+ * has one A (r, K) and one B (N, r). In memory, all A of a fused weight are one parameter, and all
+ * B are one parameter. */
 #define _GNU_SOURCE
 #include "model/adapter_parts.h"
 
@@ -28,7 +29,7 @@ bool rf_adapter_is(const char *folder) {
 /* One key of "alpha_pattern", which gives some layers their own alpha. */
 typedef struct own_alpha {
   const char *key;
-  rf_name_pattern *pattern; /* the key's regular expression; NULL: the key ends a layer's name */
+  rf_name_pattern *pattern; /* the key's regular expression; NULL: the key is the end of a layer's name */
   double alpha;
 } own_alpha;
 
@@ -63,7 +64,7 @@ static bool is_unset(const json_t *value) {
 }
 
 /* Accepts initialisations of A and B that leave the base weights unchanged. Other initialisations
- * (PiSSA, OLoRA, CorDA, LoftQ, ...) subtract the initial A B from the base weights. */
+ * (PiSSA, OLoRA, CorDA, LoftQ, ...) subtract the initial product A B from the base weights. */
 static rf_status check_start(const settings *s, rf_error *error) {
   static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
   const json_t *value = json_object_get(s->json, "init_lora_weights");
@@ -150,14 +151,14 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
                      "%s does not name its base model", s.path);
-  /* A path that is not in the adapter's folder is relative to the working directory. */
+  /* A path that does not exist in the adapter's folder is relative to the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);
   return status;
 }
 
-/* Whether `module` ends with `tail` at a word boundary ('.' or '/'). */
+/* True if `module` ends with `tail` at a word boundary ('.' or '/'). */
 static bool ends_with(const char *module, size_t length, const char *tail) {
   size_t size = strlen(tail);
   return size && size <= length && memcmp(module + length - size, tail, size) == 0 &&
@@ -174,13 +175,15 @@ typedef struct pair {
   const rf_stored *side[2]; /* A (r, K), B (N, r) */
 } pair;
 
-/* The end of the layer's name in "X.lora_A.weight" or "X.lora_A.NAME.weight"; otherwise NULL. */
+/* Returns the end of the layer's name in "X.lora_A.weight" or "X.lora_A.NAME.weight". For other
+ * names, returns NULL. */
 static const char *module_end(const char *name, int side) {
   const char *at = strstr(name, side ? ".lora_B." : ".lora_A.");
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
 }
 
-/* Returns 1 if the key names the layer of tensor `a`, 0 if not, -1 if matching takes too long. */
+/* Returns 1 if the key names the layer of tensor `a`, 0 if it does not, and -1 if matching takes
+ * too long. */
 static int is_of_layer(const own_alpha *own, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
@@ -190,7 +193,7 @@ static int is_of_layer(const own_alpha *own, const rf_stored *a) {
                       : ends_with(name, length, own->key);
 }
 
-/* The alpha of a layer, given by the first pattern that matches the layer's name. */
+/* Returns the alpha of a layer from the first pattern that matches the layer's name. */
 static double alpha_of(const settings *s, const rf_stored *a) {
   for (size_t i = 0; i < s->own_count; ++i)
     if (is_of_layer(&s->own[i], a) > 0) return s->own[i].alpha;
@@ -219,7 +222,7 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   return RAFTER_OK;
 }
 
-/* Finds the tensors A and B of one layer, whatever prefix their names have in the file. */
+/* Finds the tensors A and B of one layer, with any prefix of their names. */
 static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen,
                            rf_error *error) {
   *found = (pair){{NULL, NULL}};
@@ -259,7 +262,7 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
                      rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
                      (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
                      t->rank > 1 ? (long long)t->shape[1] : 1);
-    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* reading 0 values only checks the type */
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* a read of 0 values only checks the type */
   }
   return RAFTER_OK;
 }
@@ -278,7 +281,7 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
   return rf_tensor_file_open(path, file, error);
 }
 
-/* True if a tensor belongs to a token embedding or a head, by the names that the families use. */
+/* True if a tensor belongs to a token embedding or a head, in the names of all families. */
 static bool is_of_vocabulary(const char *name) {
   static const char *const WORDS[] = {"embed_tokens.", "lm_head.", "wte.", "embed_in.", "embed_out."};
   for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; ++i)
@@ -286,8 +289,8 @@ static bool is_of_vocabulary(const char *name) {
   return false;
 }
 
-/* Finds which sites (ranges of a weight's columns) the file adapts, and the largest rank of an
- * adapter. Every tensor of the file must belong to a site. */
+/* Finds which sites the file adapts, and the largest rank of an adapter. A site is a range of
+ * columns of a weight. Every tensor of the file must belong to one site. */
 static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params,
                             rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
@@ -358,7 +361,7 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
   /* The model's scale follows from the file's default alpha and rank. If a layer has another scale,
-   * its B is multiplied by the layer's scale / the model's scale. */
+   * its B is multiplied by (the layer's scale / the model's scale). */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -372,7 +375,7 @@ done:
   return status;
 }
 
-/* A tensor (an A or a B) of the file, and the columns of a parameter that this tensor fills. */
+/* A tensor (an A or a B) of the file, and the columns of a parameter that receive this tensor. */
 typedef struct part {
   const rf_stored *tensor;
   const rf_name *order; /* the file's column order; NULL: the parameter's own order */

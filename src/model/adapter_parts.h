@@ -1,4 +1,4 @@
-/* adapter_parts.h - what reading and writing of PEFT's files share. */
+/* adapter_parts.h - declarations that reading and writing of PEFT's files share. */
 #ifndef RF_ADAPTER_PARTS_H
 #define RF_ADAPTER_PARTS_H
 
@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* The order of the columns of B, if files store the columns of this fused weight head by head;
- * otherwise NULL. Sets *name. */
+/* Returns the order of B's columns if files store this fused weight head by head. Otherwise,
+ * returns NULL. Sets *name. */
 const rf_name *rf_adapter_order(const rf_model *model, const rf_param *param, rf_name *name);
 
 static inline void rf_adapter_path(char path[4300], const char *folder, const char *name) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The prefix of layer names in the family's files, for example "model.". */
+/* Returns the prefix of layer names in the family's files, for example "model.". */
 static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
   rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
   snprintf(prefix, 128, "%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
@@ -31,7 +31,8 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* Lists the full names of adapted layers or, if not `whole`, each last word of these names once. */
+/* With `whole`, lists the full names of adapted layers. Otherwise, lists each last word of these
+ * names once. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];
@@ -49,7 +50,7 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* True if `words`, in each block that has an adapter, match only adapted linear layers. A word may
+/* True if `words` match only adapted linear layers in each block that has an adapter. A word may
  * match too much: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {

@@ -1,5 +1,5 @@
 /* config.c - reads and writes Hugging Face's config.json. Models without a Hugging Face class are
- * stored with fields of this program. Reading and writing use the same tables of fields. */
+ * stored with rafter's own fields. Reading and writing use the same tables of fields. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -16,7 +16,7 @@ enum { CONFIG_MAX = 4 << 20 };
 #define AT(field) offsetof(rf_model, field)
 
 /* If n_inner is null, F is 4 * n_embd; head_dim and kv_heads follow from n_head. RAFTER_GPT lists
- * the fields that only this program uses. */
+ * the fields that only rafter uses. */
 static const config_field GPT2[] = {
     {"n_layer", NULL, INT, true, 0, AT(layers)},
     {"n_embd", NULL, INT, true, 0, AT(width)},
@@ -33,7 +33,8 @@ static const config_field RAFTER_GPT[] = {
     {"bias", NULL, BOOL, true, 1, AT(bias)},           {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
     {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
-/* Fields of Llama and the types derived from it. The entries of TYPES have the defaults. */
+/* Fields that Llama and the types derived from Llama have. The entries of TYPES contain the
+ * defaults. */
 static const config_field SHARED[] = {
     {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
     {"hidden_size", NULL, INT, true, 0, AT(width)},
@@ -45,7 +46,8 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Gemma 3's defaults for the fields of SHARED. Google's files of larger models omit some fields. */
+/* Gemma 3's defaults for the fields of SHARED. Google's files of the larger models omit some
+ * fields. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
@@ -92,7 +94,7 @@ static const config_field NEOX[] = {
 #define FIELDS(table) table, (int)(sizeof table / sizeof table[0])
 
 static const activation SILU[] = {{"silu", RF_MLP_SWIGLU}, {"swish", RF_MLP_SWIGLU}, {NULL, 0}};
-/* The config.json of the first Gemma says "gelu", although the model uses the tanh form. */
+/* The config.json of the first Gemma says "gelu", but the model uses the tanh form. */
 static const activation GEMMA_GATE[] = {
     {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
 static const activation TANH_GATE[] = {
@@ -101,7 +103,7 @@ static const activation GPT2_UP[] = {
     {"gelu_new", RF_MLP_GELU},         {"gelu", RF_MLP_GELU_ERF},      {"gelu_python", RF_MLP_GELU_ERF},
     {"gelu_new", RF_MLP_GELU},         {"gelu_fast", RF_MLP_GELU},     {"gelu_pytorch_tanh", RF_MLP_GELU},
     {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, {NULL, 0}};
-#define GELU_UP (GPT2_UP + 1) /* without the first entry of GPT2_UP, so the default is "gelu" */
+#define GELU_UP (GPT2_UP + 1) /* omits the first entry of GPT2_UP, so the default is "gelu" */
 
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
@@ -181,7 +183,7 @@ static rf_status read_fields(const json_t *json, const char *where, const config
     if ((!found || json_is_null(found)) && field->other && json_object_get(json, field->other))
       key = field->other;
     char *to = (char *)model + field->offset;
-    /* A null softcap means no softcap. */
+    /* A softcap of null means no softcap. */
     bool is_null = json_is_null(json_object_get(json, key)) && field->type == FLOAT;
     int64_t whole = (int64_t)field->otherwise;
     double real = is_null ? 0 : field->otherwise;
@@ -203,8 +205,8 @@ static rf_status read_fields(const json_t *json, const char *where, const config
   return RAFTER_OK;
 }
 
-/* Reads a token id, or the first id of a list. The field may be missing. Ids outside the vocabulary
- * come from another tokenizer and are ignored. */
+/* Reads a token id, or the first id of a list. The field of the id may be missing. Ids outside the
+ * vocabulary come from another tokenizer and are ignored. */
 static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise,
                          int64_t vocab, int32_t *id, rf_error *error) {
   json_t *value = json_object_get(json, key);
@@ -228,7 +230,7 @@ static rf_status read_activation(const json_t *json, const char *key, const char
                  known->text, value);
 }
 
-/* Fails if a boolean field has another value than expected. A missing field is accepted. */
+/* Fails if a boolean field has an unexpected value. A missing field is accepted. */
 static rf_status expect_bool(const json_t *json, const char *key, const char *where, bool expected,
                              rf_error *error) {
   bool value;
@@ -283,7 +285,7 @@ static void mark_full_layer(rf_model *model, int64_t layer) {
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
 }
 
-/* Decides which layers are windowed. The field "layer_types" may give each layer's kind. */
+/* Decides which layers have a window. The field "layer_types" may give each layer's kind. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
   /* rf_model_check later rejects models with more than RF_LAYERS_MAX layers. */
@@ -459,7 +461,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
   if (model->family == RF_FAMILY_GEMMA3 &&
-      model->attn_softcap > 0) /* Hugging Face's class ignores this softcap */
+      model->attn_softcap > 0) /* Hugging Face's class ignores the field attn_logit_softcapping */
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
         "%s: the field \"attn_logit_softcapping\" is not supported for gemma3_text (expected null)", where);
@@ -477,7 +479,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
   else if (strcmp(type, "gemma3") == 0 &&
-           json_is_object(json_object_get(json, "text_config"))) /* multimodal: read the text model */
+           /* in a multimodal model, read the text model */
+           json_is_object(json_object_get(json, "text_config")))
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
@@ -526,7 +529,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Whether the model's type has a config.json field for the rf_model member at `offset`. */
+/* True if the model's type has a config.json field for the rf_model member at `offset`. */
 static bool has_field(const rf_model *model, size_t offset) {
   const config_type *type = type_of(model->family);
   for (int i = 0; type && i < type->field_count; ++i)
@@ -587,7 +590,7 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
                         json_string(a->text));
     break;
   }
-  if (type->query_scalar > 0) { /* a whole number only if reading it gives the same bits */
+  if (type->query_scalar > 0) { /* writes a whole number only if reading this number gives the same bits */
     float scale = rf_model_attn_scale(model);
     double scalar = 1 / ((double)scale * (double)scale), whole = round(scalar);
     bool exact = (float)(1 / sqrt(whole)) == scale;

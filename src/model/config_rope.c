@@ -1,4 +1,5 @@
-/* config_rope.c - rotary positions in config.json, as spelled before and since transformers 5. */
+/* config_rope.c - rotary positions in config.json, in the notations before and since transformers
+ * 5. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,11 +34,11 @@ static double yarn_weight(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
 
-/* How YaRN scales attention scores. Below, w(m) is yarn_weight() of the field m. Latent attention
- * multiplies scores by w(mscale_all_dim)^2, and rotated queries and keys by w(mscale) /
- * w(mscale_all_dim). This program requires that mscale equals mscale_all_dim. Ordinary attention
- * multiplies cosines and sines by one factor. So if heads are fully rotated, the scores are
- * multiplied by the square of the factor. Source: transformers, modeling_rope_utils,
+/* Computes how YaRN scales attention scores. In the following formulas, w(m) is yarn_weight() of
+ * the field m. Latent attention multiplies scores by w(mscale_all_dim)^2, and rotated queries and
+ * keys by w(mscale) / w(mscale_all_dim). rafter requires that mscale equals mscale_all_dim.
+ * Ordinary attention multiplies cosines and sines by one factor. So if heads are fully rotated, the
+ * scores are multiplied by the square of the factor. Source: transformers, modeling_rope_utils,
  * _compute_yarn_parameters, and modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
@@ -85,8 +86,8 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   return RAFTER_OK;
 }
 
-/* Reads one set of rotary parameters: theta, the rotated fraction of a head, the scaling. A model
- * with unsupported scaling can be planned but not run. */
+/* Reads one set of rotary parameters: theta, the rotated fraction of a head, and the scaling. A
+ * model with unsupported scaling can be planned, but it cannot run. */
 static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share,
                                   rf_model *model, rf_error *error) {
   double theta = (double)rope->theta, factor, low, high, original;
@@ -104,8 +105,8 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   bool linear = strcmp(name, "linear") == 0;
   if (strcmp(name, "yarn") == 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
-  /* "dynamic" changes the angles only of texts longer than the model's positions. This program
-   * accepts no text that long, so it uses the plain angles. Source: transformers,
+  /* "dynamic" changes only the angles of texts that are longer than the model's positions. rafter
+   * accepts no text of this length, so it uses the unscaled angles. Source: transformers,
    * modeling_rope_utils, _compute_dynamic_ntk_parameters. */
   if (strcmp(name, "dynamic") == 0) {
     RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
@@ -217,12 +218,12 @@ static void write_yarn(json_t *scaling, const config_type *type, const rf_model 
   json_object_set_new(scaling, "beta_fast", rf_json_decimal(model->rope.high));
   json_object_set_new(scaling, "original_max_position_embeddings",
                       json_integer((json_int_t)model->rope.original));
-  if (model->kv_rank == 0) { /* with query_pre_attn_scalar, only that field scales the scores */
+  if (model->kv_rank == 0) { /* with query_pre_attn_scalar, only this field scales the scores */
     json_object_set_new(scaling, "attention_factor",
                         type->query_scalar > 0 ? json_real(1) : rf_json_decimal((float)root));
     return;
   }
-  /* Rounds to four decimals, because a float does not keep more digits. */
+  /* Rounds to four decimals, because a float keeps no more decimals. */
   double printed = round((root - 1) / (0.1 * log((double)model->rope.factor)) * 1e4) / 1e4;
   json_object_set_new(scaling, "mscale", json_real(printed));
   json_object_set_new(scaling, "mscale_all_dim", json_real(printed));

@@ -1,4 +1,4 @@
-/* fingerprint.c - see fingerprint.h. The text is an XXH128 hash. */
+/* fingerprint.c - see fingerprint.h. The fingerprint is an XXH128 hash as text. */
 #define _GNU_SOURCE
 #include "model/fingerprint.h"
 
@@ -17,8 +17,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* A file of at most WHOLE bytes is read whole, any other file at BLOCKS places. Training changes
- * all weights, so it also changes those at these places. */
+/* Files of at most WHOLE bytes are read completely. In larger files, BLOCKS places are read.
+ * Training changes all weights, so the weights at these places change too. */
 enum { BLOCK = 1 << 14, BLOCKS = 128, WHOLE = BLOCK * BLOCKS };
 
 struct rf_fingerprint {
@@ -65,7 +65,8 @@ static rf_status add_file(rf_fingerprint *f, const char *path, rf_error *error) 
   return status;
 }
 
-/* True for the kinds of files that models and adapters have. Other files of a folder may change. */
+/* True for the kinds of files that belong to models and adapters. Other files of a folder may
+ * change without effect. */
 static bool is_of_model(const char *name) {
   static const char *const ENDINGS[] = {".safetensors", ".gguf", ".bin", ".model", ".jinja", ".json"};
   bool found = false;

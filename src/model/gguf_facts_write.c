@@ -5,7 +5,8 @@
 
 #include "model/gguf_source.h"
 
-/* Writes the keys of one architecture. `failed` is set when memory runs out. */
+/* State of a writer for the keys of one architecture. `failed` becomes true when memory runs
+ * out. */
 typedef struct keys {
   rf_gguf_meta *meta;
   const char *arch;

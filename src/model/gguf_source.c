@@ -1,4 +1,4 @@
-/* gguf_source.c - presents GGUF and llama2.c files unchanged, and folders as GGUF tensors. */
+/* gguf_source.c - reads GGUF and llama2.c files unchanged, and presents folders as GGUF tensors. */
 #include "model/run_folder.h"
 #include "model/gguf_source.h"
 
@@ -14,17 +14,17 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* Where a folder stores the values of one GGUF tensor. A linear layer is a matrix with a row for
- * each output and a column for each input. A vector is one column. */
+/* Where a folder stores the values of one GGUF tensor. A linear layer is a matrix with one row for
+ * each output and one column for each input. A vector is one column. */
 typedef struct origin {
-  /* One tensor, or one for each expert; NULL for the rotary factors, which are computed. */
+  /* One tensor, or one tensor for each expert. NULL for the rotary factors, which are computed. */
   const rf_stored **stored;
   int64_t slices;
-  rf_name name;          /* for GPT-NeoX: order of the rows */
-  int64_t rows, columns; /* rows and columns of one tensor or one expert's matrix */
-  int64_t moved;         /* width of a head if GGUF reorders the rows of a head in pairs, otherwise 0 */
-  bool transposed;       /* the folder stores the matrix as (in, out) */
-  float offset;          /* added to every value of a norm */
+  rf_name name;          /* order of the rows, for GPT-NeoX */
+  int64_t rows, columns; /* number of rows and columns of one tensor or of one expert's matrix */
+  int64_t moved;         /* width of a head if GGUF permutes the rows of a head, otherwise 0 */
+  bool transposed;       /* true: the folder stores the matrix as (in, out) */
+  float offset;          /* number that is added to every value of a norm */
 } origin;
 
 struct rf_gguf_source {
@@ -38,11 +38,11 @@ struct rf_gguf_source {
   rf_quant_tensor *tensor; /* tensors of a folder */
   origin *origin;
   bool has_tokenizer;
-  char note[sizeof((rf_error *)0)->message]; /* why no tokenizer is in the metadata */
+  char note[sizeof((rf_error *)0)->message]; /* reason why the metadata has no tokenizer */
 };
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
-  /* Vectors are always f32: they are small, and other programs expect f32. */
+  /* Vectors are always f32, because they are small and other programs expect f32. */
   return rf_quant_type_of(rank == 1          ? RF_Q_F32
                           : dtype == RF_F16  ? RF_Q_F16
                           : dtype == RF_BF16 ? RF_Q_BF16
@@ -60,7 +60,8 @@ static void add_tensor(rf_gguf_source *s, const char *name, const rf_quant_type 
   s->origin[s->count++] = from;
 }
 
-/* Finds tensor `i` of a parameter or of one of its experts; checks the tensor's shape and type. */
+/* Finds tensor `i` of a parameter or of one of its experts, and checks the tensor's shape and
+ * type. */
 static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i,
                            const int64_t shape[2], const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
@@ -133,7 +134,8 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
-/* Adds the folder's chat template to the metadata, even if the vocabulary came from a GGUF file. */
+/* Adds the folder's chat template to the metadata. This happens even if the vocabulary came from a
+ * GGUF file. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
   char *template = NULL;
   RF_TRY(rf_chat_source(path, &template, error));
@@ -142,7 +144,8 @@ static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *err
   return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 
-/* Adds the folder's tokenizer to the metadata or, if GGUF cannot represent it, sets `note`. */
+/* Adds the folder's tokenizer to the metadata. If GGUF cannot represent the tokenizer, sets
+ * `note`. */
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   rf_error reason;
@@ -152,7 +155,7 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
   if (s->has_tokenizer) return add_template(s, path, error);
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
-  /* Without tokenizer_config.json, only config.json says which tokens are BOS and EOS. */
+  /* Without tokenizer_config.json, only config.json gives the ids of BOS and EOS. */
   bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0;
   bool no_eos = rf_tokenizer_eos(tokenizer) < 0 && s->model.eos_id >= 0;
   rf_tokenizer_close(tokenizer);
@@ -210,7 +213,8 @@ static int64_t source_row(const origin *o, int64_t row) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* differs from `row` only if the rows are ordered by head */
+  /* the result differs from `row` only if the rows are ordered by head */
+  return rf_name_column(&o->name, 0, row);
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,
@@ -220,7 +224,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
             column = first % o->columns;
     const rf_stored *stored = o->stored ? o->stored[slice] : NULL;
     n = o->columns - column < count ? o->columns - column : count;
-    if (!stored) { /* the divisor plain frequency / scaled frequency, at least 1 */
+    if (!stored) { /* the divisor is the plain frequency / the scaled frequency, and at least 1 */
       rf_rope scaled = rf_model_rope(&s->model, 0), plain = scaled;
       plain.scaling = RF_ROPE_PLAIN;
       *out = (float)(rf_rope_frequency(&plain, row) / rf_rope_frequency(&scaled, row));
@@ -238,7 +242,8 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
   return RAFTER_OK;
 }
 
-/* ---- all three kinds of sources -------------------------------------------------------------- */
+/* functions for all three kinds of sources
+ * -------------------------------------------------------------- */
 
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -266,7 +271,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
                      "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is not a model that can be converted", path);
   }
-  /* Other programs expect the key tokenizer.ggml.model. */
+  /* Other programs expect the key tokenizer.ggml.model in every file. */
   if (!s->gguf && !s->has_tokenizer)
     filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none");
   if (!filled && status == RAFTER_OK)

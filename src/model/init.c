@@ -4,11 +4,12 @@
 
 #include <math.h>
 
-/* The standard deviation of a standard normal that is truncated to [-2, 2]. As in flax, samples are
- * divided by CUT_STD, so that they have the wanted standard deviation. */
+/* The standard deviation of a standard normal distribution that is truncated to [-2, 2]. As in
+ * flax, samples are divided by CUT_STD, so that they have the requested standard deviation. */
 #define CUT_STD 0.87962566103423978
 
-/* Standard normals for elements 4*group .. 4*group+3. If `cut`, redraws values with |x| > 2. */
+/* Standard normals for elements 4*group .. 4*group+3. If `cut` is true, draws values with |x| > 2
+ * again. */
 static void draw_normals(uint64_t key, uint64_t group, bool cut, float out[4]) {
   bool missing[4] = {true, true, true, true};
   for (uint64_t attempt = 0;; ++attempt) {

@@ -1,5 +1,5 @@
-/* lora.c - the sites (columns of linear weights) that adapters may have, and which of them an
- * option or a file selects. */
+/* lora.c - the sites (columns of linear weights) that adapters may have. An option or a file
+ * selects some of these sites. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdio.h>
@@ -12,8 +12,9 @@
 
 enum { TARGETS_MAX = 64, TEXT_MAX = 1024 };
 
-/* `columns` says which columns of a fused weight a site covers. Letter Q stands for N*H columns, K
- * and V for K*H columns each, G (gate) and U (up) for F columns each, and '*' for all columns. */
+/* `columns` gives the columns of a fused weight that a site covers. Letter Q stands for N*H
+ * columns, K and V for K*H columns each, G (gate) and U (up) for F columns each, and '*' for all
+ * columns. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
@@ -29,7 +30,8 @@ enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* True if columns `at` to `at + columns - 1` are complete tensors. *one: they are one tensor. */
+/* True if columns `at` to `at + columns - 1` are complete tensors. *one becomes true if they are
+ * one tensor. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;
@@ -86,10 +88,11 @@ typedef struct target {
   const char *text;         /* a word, or '~' and a regular expression */
   rf_name_pattern *pattern; /* the compiled regular expression */
   bool met,                 /* the target matches a site */
-      slow;                 /* matching `pattern` took too long */
+      slow;                 /* true: matching `pattern` took too long */
 } target;
 
-/* Last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
+/* Writes the last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" ->
+ * "c_attn". */
 static void last_word(const char *name, char word[128]) {
   char copy[256];
   snprintf(copy, sizeof copy, "%s", name);
@@ -126,7 +129,7 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
 }
 
 /* True if a site is exactly one tensor in the family's files. General targets ("all", regular
- * expressions) select only such sites. */
+ * expressions) select only sites of this kind. */
 static bool is_plain(const rf_model *model, const rf_param *param, int site) {
   rf_name name = rf_param_name(model, param, false);
   int64_t at, columns;
@@ -222,7 +225,7 @@ done:
 static const char *const KEYS[] = {"rank", "alpha", "targets", "dropout", "rslora"};
 enum { RANK, ALPHA, TARGETS, DROPOUT, RSLORA, KEY_COUNT };
 
-/* Index of the key that begins at `text` ("alpha=...", or "rslora" alone), or -1. */
+/* Returns the index of the key that begins at `text` ("alpha=...", or "rslora" alone), or -1. */
 static int key_at(const char *text, size_t *length) {
   for (int k = 0; k < KEY_COUNT; ++k) {
     *length = strlen(KEYS[k]);
@@ -233,7 +236,8 @@ static int key_at(const char *text, size_t *length) {
   return -1;
 }
 
-/* Finds a value's end: the comma before the next key or list item. A regex may contain commas. */
+/* Finds the end of a value, which is the comma before the next key or list item. A regex may
+ * contain commas. */
 static char *value_end(char *value, bool regex) {
   size_t length;
   for (char *c = value; *c; ++c)

@@ -7,8 +7,8 @@ struct rf_merger {
   rf_pool *pool;
   rf_model model;
   rf_params params;
-  const float **values; /* values of each adapter parameter, starting at params.base */
-  int *adapter;         /* for each base parameter: the index of its A, or -1 */
+  const float **values; /* values of each adapter parameter, beginning with parameter params.base */
+  int *adapter;         /* for each base parameter: the index of its A, or -1 if it has no adapter */
 };
 
 static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values,

@@ -1,5 +1,5 @@
-/* model.h - describes a transformer: its architecture, parameters and weight files. Nothing here
- * depends on a device.
+/* model.h - describes a transformer: its architecture, parameters and weight files. Nothing in this
+ * header depends on a device.
  *
  * Letters used in the whole project:
  *   D width   F feed-forward width (one matrix)   N query heads   K key/value heads   H head width
@@ -10,8 +10,8 @@
 
 #include "base/base.h"
 
-/* The family decides tensor names, config.json and chat format. The other fields of rf_model say
- * what the model computes. */
+/* The family decides the names of tensors, config.json and the chat format. The other fields of
+ * rf_model say what the model computes. */
 typedef enum rf_family {
   RF_FAMILY_GPT,
   RF_FAMILY_LLAMA,
@@ -48,36 +48,37 @@ typedef enum rf_rope_scaling {
 enum { RF_ROPE_TABLE_MAX = 512, RF_LAYERS_MAX = 4096 };
 typedef struct rf_rope {
   float theta;
-  int32_t dim; /* even, at most H; the other elements of a head are not rotated */
+  int32_t dim; /* number of rotated elements of a head: even, at most H; the others are not rotated */
   rf_rope_scaling scaling;
-  /* Parameters of the scaling, with their names in config.json. LINEAR: factor. LLAMA3: factor, low
-   * (low_freq_factor), high (high_freq_factor). YARN: factor, low (beta_slow), high (beta_fast). */
+  /* Parameters of the scaling, with their names in config.json in brackets. LINEAR: factor. LLAMA3:
+   * factor, low (low_freq_factor), high (high_freq_factor). YARN: factor, low (beta_slow), high
+   * (beta_fast). */
   float factor, low, high;
-  float original; /* LLAMA3, YARN: positions of the original training */
+  float original; /* LLAMA3, YARN: number of positions in the original training */
   /* True: the last `dim` elements of a head are rotated, in pairs (2i, 2i+1). False: the first
    * `dim` elements are rotated, in pairs (i, i + dim/2). */
   bool tail;
-  const float *divisor; /* TABLE: one divisor for each pair; an array of the rf_model */
+  const float *divisor; /* TABLE: one divisor for each pair, in an array that the rf_model owns */
 } rf_rope;
-/* The frequency of pair i, in radians per position. PLAIN: theta^(-2i/dim). LINEAR: plain frequency
- * / factor. LLAMA3 divides the frequency by factor for wavelengths above original/low, keeps the
- * frequency for wavelengths below original/high, and blends in between. YARN (Peng et al. 2023) is
- * like LLAMA3, but blends linearly over the pairs. TABLE divides the frequency by the divisor of
- * the pair. Source: transformers, modeling_rope_utils. */
+/* Returns the frequency of pair i, in radians per position. PLAIN: theta^(-2i/dim). LINEAR: plain
+ * frequency / factor. LLAMA3 divides the frequency by factor for wavelengths above original/low,
+ * keeps the frequency for wavelengths below original/high, and blends in between. YARN (Peng et al.
+ * 2023) is like LLAMA3, but its blend is linear in the index of the pair. TABLE divides the
+ * frequency by the divisor of the pair. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
 /* Low-rank adapters (LoRA, Hu et al. 2021) of frozen linear weights: `y = x W + scale (x A) B`. A
- * site is a range of a weight's columns with its own A and B. For example, q, k and v of a fused
- * weight are three sites. One parameter (K, sites*rank) holds the A matrices of all sites of a
- * weight, side by side. Another parameter holds the B matrices. */
+ * site is a range of a weight's columns that has its own A and B. For example, q, k and v of a
+ * fused weight are three sites. One parameter (K, sites*rank) holds the A matrices of all sites of
+ * a weight, next to each other. Another parameter holds the B matrices. */
 enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3, RF_LORA_MAX_RANK = 1024 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
   float alpha;  /* scale = alpha / r, or alpha / sqrt(r) when rank_stabilized */
   bool rank_stabilized;
-  float dropout;                  /* dropout of the input of A, in training */
+  float dropout;                  /* dropout of the input of A, only in training */
   uint16_t sites[RF_LORA_LAYERS]; /* for each layer: bit i is set if site i has an adapter */
-  char folder[1024];              /* folder to load A and B from; "": initialise A and B */
+  char folder[1024];              /* folder from which A and B are loaded; "": A and B are initialised */
 } rf_lora;
 static inline float rf_lora_scale(const rf_lora *lora) {
   return lora->alpha / (lora->rank_stabilized ? __builtin_sqrtf((float)lora->rank) : (float)lora->rank);
@@ -93,65 +94,68 @@ typedef struct rf_model {
    * `experts` is 0, the layer has one plain MLP. */
   int64_t experts, experts_used;
   int64_t expert_ff; /* F of one expert; 0: ff */
-  /* Number of shared experts: every token uses them, in addition to its chosen experts. The shared
-   * experts form one MLP of width experts_shared * expert_ff. */
+  /* Number of shared experts. Every token uses all shared experts, in addition to its chosen
+   * experts. The shared experts form one MLP of width experts_shared * expert_ff. */
   int64_t experts_shared;
-  int64_t first_dense; /* number of first layers with one plain MLP of width ff */
-  /* Each expert has a number that is added to its score when the router chooses experts. The number
-   * does not affect the weight of a chosen expert. Training does not update these numbers. */
+  int64_t first_dense; /* number of first layers that have one plain MLP of width ff */
+  /* True: each expert has a number that is added to its score when the router chooses experts. This
+   * number does not affect the weight of a chosen expert. Training does not update the numbers of
+   * experts. */
   bool router_choice;
-  bool router_sigmoid;   /* scores are the sigmoid of the router's logits, otherwise their softmax */
-  bool router_as_is;     /* expert's weight = score; if false, score / sum of chosen scores */
-  float router_scale;    /* multiplies the experts' weights; 0: no factor */
-  int32_t router_groups, /* the experts form this many groups; 0: no groups */
-      /* Experts are chosen only from the best router_groups_used groups. A group's score is its
-       * best expert's score or, with sigmoids, the sum of its best two scores. */
+  bool router_sigmoid;   /* true: scores are the sigmoid of the router's logits; false: their softmax */
+  bool router_as_is;     /* true: an expert's weight is its score; false: score / sum of the chosen scores */
+  float router_scale;    /* factor of the experts' weights; 0: no factor */
+  int32_t router_groups, /* number of groups that the experts form; 0: no groups */
+      /* Experts are chosen only from the best router_groups_used groups. A group's score is the
+       * score of its best expert. With sigmoids, it is the sum of its two best scores. */
       router_groups_used;
-  /* Coefficient of the loss that balances experts. This program does not compute that loss. */
+  /* Coefficient of the loss that balances experts. rafter does not compute this loss. */
   float router_aux;
-  bool router_logits; /* training adds the balancing loss */
-  /* Noise that training adds to the router's input; 0: none. This program does not add noise. */
+  bool router_logits; /* true: training adds the loss that balances experts */
+  /* Noise that training adds to the router's input; 0: no noise. rafter does not add this noise. */
   float router_jitter;
   rf_position_kind position;
   bool bias;      /* linear layers have biases */
   bool head_bias; /* the head has a bias */
-  bool tied;      /* the head is the token embedding */
-  bool mlp_first; /* a block runs the MLP before attention (uva) */
+  bool tied;      /* true: the head is the token embedding */
+  bool mlp_first; /* true: a block runs the MLP before attention (uva) */
   float norm_eps;
-  rf_rope rope; /* of layers with full attention; rope.dim 0 means H */
-  /* theta of windowed layers, whose positions are not scaled; 0: windowed layers use `rope`, too */
+  rf_rope rope; /* rotary positions of layers with full attention; rope.dim 0 means H */
+  /* theta of windowed layers, whose positions are not scaled; 0: windowed layers also use `rope` */
   float local_theta;
-  int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
+  int32_t rope_divisors; /* number of divisors of the scaling TABLE, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MAX];
   bool qkv_bias;  /* only q, k and v have biases (qwen2) */
-  bool attn_bias; /* attention's linear layers have biases ("attention_bias") */
-  bool mlp_bias;  /* the plain MLP has biases */
-  bool qk_norm;   /* every query and key head is normalised before its rotation */
-  /* An RMSNorm of each sublayer's output comes before the residual addition (gemma2). */
+  bool attn_bias; /* true: attention's linear layers have biases ("attention_bias") */
+  bool mlp_bias;  /* true: the plain MLP has biases */
+  bool qk_norm;   /* true: every query and key head is normalised before its rotation */
+  /* True: an RMSNorm is applied to each sublayer's output before the residual addition (gemma2). */
   bool post_norms;
-  bool parallel; /* attention and MLP both read the block's input (gpt-neox) */
-  bool one_norm; /* attention and MLP share one norm (palm) */
-  /* Latent attention (DeepSeek-V2, arXiv 2405.04434); kv_rank 0: ordinary attention. Keys and
-   * values are computed from a normalised row of kv_rank numbers. The keys of all heads share
-   * rope_dim more elements, which are rotated. Of a query head's head_dim elements, rope_dim are
-   * rotated. Queries are computed from a row of q_rank numbers (0: from the input). */
+  bool parallel; /* true: attention and MLP both read the block's input (gpt-neox) */
+  bool one_norm; /* true: attention and MLP share one norm (palm) */
+  /* Sizes of latent attention (DeepSeek-V2, arXiv 2405.04434); kv_rank 0: ordinary attention. Keys
+   * and values are computed from a normalised row of kv_rank numbers. The keys of all heads share
+   * rope_dim further elements, which are rotated. A query head has head_dim elements, and rope_dim
+   * of them are rotated. Queries are computed from a row of q_rank numbers. If q_rank is 0, they
+   * are computed from the input. */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */
-  float embed_scale;     /* factor of the token embeddings; 0: none */
-  float attn_scale;      /* factor of the attention scores; 0: 1/sqrt(H) */
-  float attn_softcap;    /* scores become cap tanh(score / cap); 0: no cap */
+  float embed_scale;     /* factor of the token embeddings; 0: no factor */
+  float attn_scale;      /* factor of the attention scores; 0: the factor is 1/sqrt(H) */
+  float attn_softcap;    /* attention scores become cap tanh(score / cap); 0: no cap */
   float final_softcap;   /* logits become cap tanh(logit / cap); 0: no cap */
   int64_t window;        /* number of keys that a windowed layer attends to; 0: no layer is windowed */
-  int32_t window_period; /* every window_period-th layer attends to all keys (gemma2: 2); 0: none */
-  bool window_listed;    /* window_full replaces the period; its bit i is 1 if layer i has full attention */
+  int32_t window_period; /* every window_period-th layer attends to all keys (gemma2: 2); 0: no such layer */
+  /* true: window_full replaces window_period; bit i is 1 if layer i has full attention */
+  bool window_listed;
   uint8_t window_full[RF_LAYERS_MAX / 8];
   float dropout;          /* the model's default dropout of block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   /* Name of the initialiser: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal),
-   * "llama" (normal 0.02). */
+   * or "llama" (normal 0.02). */
   const char *init;
-  rf_lora lora; /* the adapters; empty unless a command asks for them */
-  /* Reason why the model can be planned but not run ("rope scaling llama3"); NULL: it can run. */
+  rf_lora lora; /* the adapters; empty unless a command selects adapters */
+  /* Reason why the model can only be planned ("rope scaling llama3"); NULL: the model can run. */
   const char *plan_only;
 } rf_model;
 
@@ -171,10 +175,10 @@ const char *rf_family_name(rf_family family); /* "gpt", "llama", "gemma3", ... *
 int64_t rf_model_window(const rf_model *model, int layer);
 rf_rope rf_model_rope(const rf_model *model, int layer);
 
-/* Checks the model: for example, that sizes are positive, that kv_heads divides heads and that no
- * product overflows. `where` begins the error message. */
+/* Checks the model. For example, sizes must be positive, kv_heads must divide heads, and no product
+ * may overflow. `where` begins the error message. */
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
-/* If this version can plan the model but not run it, returns RAFTER_INVALID with the reason. */
+/* If rafter can plan the model but not run it, returns RAFTER_INVALID with the reason. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
 /* Likewise for training. */
 rf_status rf_model_require_trainable(const rf_model *model, rf_error *error);
@@ -183,21 +187,21 @@ rf_status rf_model_require_trainable(const rf_model *model, rf_error *error);
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model,
                                 rf_error *error);
-/* Whether Hugging Face has a class for this model. Other models (MLP first, a head with a bias,
+/* True if Hugging Face has a class for this model. Other models (MLP first, a head with a bias,
  * ...) are written with rafter's own names. */
 bool rf_model_is_hugging_face(const rf_model *model);
-/* Writes a config.json, from which this program can read the same model. Other programs can read
- * the file if rf_model_is_hugging_face() is true. `dtype` is the type of the folder's weights. */
+/* Writes a config.json, from which rafter can read the same model. Other programs can read this
+ * file if rf_model_is_hugging_face() is true. `dtype` is the type of the folder's weights. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
 /* Returns the constant string for rf_model.init that equals `name`, or NULL. */
 const char *rf_model_init(const char *name);
-/* The name of preset `index`; NULL after the last preset. */
+/* Returns the name of preset `index`, or NULL after the last preset. */
 const char *rf_model_preset(int index);
-/* The name of a preset on the Hugging Face hub; NULL: it is not there. */
+/* Returns the name of a preset on the Hugging Face hub. NULL: the hub does not have the preset. */
 const char *rf_model_preset_hub(const char *preset);
 /* That name, or a paper. NULL: `preset` is not a preset. */
 const char *rf_model_preset_source(const char *preset);
-/* The preset of a name on the hub; NULL: none has this name. */
+/* Returns the preset for a name on the hub. NULL: no preset has this name. */
 const char *rf_model_preset_on_hub(const char *hub);
 
 /* Resolves MODEL of the command line: a preset, an inline shape `gpt:layers=4,width=512,...`, a
@@ -205,7 +209,7 @@ const char *rf_model_preset_on_hub(const char *hub);
  * file or a llama2.c .bin file. A folder with config.json wins over a preset of the same name. If a
  * folder has PEFT's adapter_config.json, the model is the base model that this file names, and
  * lora.folder is set. For an unknown name, the error suggests the nearest preset. `folder` (may be
- * NULL) receives the folder or file of the weights, or "" if there are none. */
+ * NULL) receives the folder or file of the weights, or "" if the model has no weights. */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
 
 /* Names of the parameters, in the model's order (i = 0 .. layers - 1; with mlp_first, a block's mlp
@@ -228,10 +232,10 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  * the sites)}, and so on. The parameter table has one row for each kind of parameter. */
 typedef enum rf_part {
   RF_PART_EMBEDDING, /* lookup tables; a tied head shares the token table */
-  RF_PART_QKV,       /* projections to queries, keys and values with their biases */
-  RF_PART_SCORES,    /* attention between its projections; it has no parameters */
+  RF_PART_QKV,       /* projections to queries, keys and values, with their biases */
+  RF_PART_SCORES,    /* attention between its projections; this part has no parameters */
   RF_PART_OUT,
-  RF_PART_MLP, /* layers with one plain MLP */
+  RF_PART_MLP, /* MLPs of layers with one plain MLP */
   RF_PART_SHARED,
   RF_PART_EXPERTS,
   RF_PART_ROUTER,
@@ -243,50 +247,50 @@ typedef enum rf_part {
 const char *rf_part_name(rf_part part); /* "embedding", "qkv", ... */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
-  const char *name; /* "block.3/attn/qkv/weight", also the tensor's name in the graph */
+  const char *name; /* for example "block.3/attn/qkv/weight"; the tensor in the graph has the same name */
   int row;          /* row of the parameter table; for an adapter, the row of its base weight */
-  int adapts;       /* index of the base parameter of an adapter; -1: not an adapter */
+  int adapts;       /* for an adapter: index of its base parameter; -1: not an adapter */
   int layer;        /* -1: not in a block */
   int rank;
   /* Linear weights are (in, out); embeddings are (V, D) and (T, D); the untied head is (D, V). */
   int64_t shape[2];
   int64_t count;   /* elements */
   int64_t experts; /* number of equal matrices stacked in `shape`; 0: one matrix */
-  int expert;      /* index of the expert, if this is the slice of one expert (rf_param_slice) */
-  bool decays;     /* weight decay applies (parameters with two axes) */
-  bool lora;       /* a linear weight that LoRA may adapt */
-  bool matmul;     /* products multiply every token by this matrix, so P_mm counts it */
+  int expert;      /* index of the expert, if this parameter is the slice of one expert (rf_param_slice) */
+  bool decays;     /* true: weight decay applies (parameters with two axes) */
+  bool lora;       /* true: a linear weight that LoRA may adapt */
+  bool matmul;     /* true: products multiply every token by this matrix, so P_mm counts it */
   bool frozen;     /* never updated by gradients */
   bool embedding;  /* a lookup table */
   int shard_axis;  /* axis that tensor parallelism shards; -1: replicated */
-  rf_part part;    /* group for counting parameters and operations */
+  rf_part part;    /* group in which parameters and operations are counted */
   rf_init init;
-  float init_std; /* standard deviation of RF_INIT_NORMAL, and of RF_INIT_LECUN (1/sqrt(fan_in)) */
+  float init_std; /* standard deviation of RF_INIT_NORMAL and of RF_INIT_LECUN (1/sqrt(fan_in)) */
 } rf_param;
 
 typedef struct rf_params {
   int count;
   const rf_param *at; /* in the model's order */
   int64_t total;      /* elements: P */
-  /* Elements that one token uses. Experts that the router did not choose do not count. */
+  /* Number of elements that one token uses. Experts that the router did not choose do not count. */
   int64_t active;
-  /* P_mm: elements of matrices that multiply a token. A tied table counts once. Experts that the
-   * router did not choose do not count. */
+  /* P_mm: number of elements of matrices that multiply a token. A tied table counts once. Experts
+   * that the router did not choose do not count. */
   int64_t matmul;
   int64_t embedding; /* elements of lookup tables */
-  int64_t head;      /* elements of the head's matrix; tied: the token table */
-  /* The first `base` parameters are the model's own. The others are adapters, which total, matmul
-   * and embedding do not count. */
+  int64_t head;      /* number of elements of the head's matrix; with a tied head: of the token table */
+  /* The first `base` parameters are the model's own. The other parameters are adapters, and
+   * `total`, `matmul` and `embedding` do not count them. */
   int base;
   int64_t adapter;        /* elements of adapters: P_lora */
-  int64_t part[RF_PARTS]; /* elements of each part; without RF_PART_ADAPTER, they sum to `total` */
+  int64_t part[RF_PARTS]; /* number of elements of each part; without RF_PART_ADAPTER, their sum is `total` */
 } rf_params;
 
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
-/* Returns one expert's slice of a parameter, as a parameter. The slice starts at element `expert *
- * slice.count` of the whole parameter. If the parameter has no experts, returns it unchanged. */
+/* Returns one expert's slice of a parameter as a parameter. The slice starts at element `expert *
+ * slice.count` of the whole parameter. A parameter without experts is returned unchanged. */
 rf_param rf_param_slice(const rf_param *param, int expert);
-/* Rows and columns of a parameter as a matrix; a vector is one row. */
+/* Rows and columns of a parameter as a matrix. A vector has one row. */
 static inline int64_t rf_param_height(const rf_param *param) {
   return param->rank == 2 ? param->shape[0] : 1;
 }
@@ -302,8 +306,9 @@ static inline rf_params rf_params_of_base(const rf_params *params) {
   return base;
 }
 
-/* The adapters of one weight. Part i multiplies columns i*r to (i+1)*r - 1 of x A by its B. It adds
- * the result to `columns[i]` columns of x W, from at[i] on. The parts' B matrices are adjacent. */
+/* The adapters of one weight. Part i multiplies columns i*r to (i+1)*r - 1 of x A by its B. Part i
+ * adds its result to `columns[i]` columns of x W, beginning with column at[i]. The B matrices of
+ * all parts are adjacent. */
 typedef struct rf_lora_parts {
   int32_t count, rank;
   int32_t at[RF_LORA_PARTS], columns[RF_LORA_PARTS], site[RF_LORA_PARTS];
@@ -313,33 +318,38 @@ typedef struct rf_lora_parts {
  * "mlp/up", "mlp/gate_up" or "mlp/down"; NULL after the last. */
 const char *rf_lora_site_name(int site);
 /* Finds which columns of `param` (of a block) a site covers. Returns false if `param` lacks the
- * site, or if only parts of tensors in the family's files cover these columns. */
+ * site, or if these columns are not whole tensors in the family's files. */
 bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
                           int64_t *columns);
-/* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */
+/* Returns the sites of model->lora in `param`, in the order of columns. The count is 0 if `param`
+ * has no site. */
 rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param);
-/* The first column of part `part` in the joined B matrices. With parts->count: all their columns. */
+/* Returns the first column of part `part` in the joined B matrices. With parts->count: all their
+ * columns. */
 int64_t rf_lora_joined(const rf_lora_parts *parts, int part);
-/* The name of a site's linear layer in Hugging Face's files, without the family's prefix:
- * "layers.3.self_attn.q_proj", or "" if these files have no such layer. */
+/* Name of a site's linear layer in Hugging Face's files, without the family's prefix:
+ * "layers.3.self_attn.q_proj". The name is "" if these files have no such layer. */
 typedef struct rf_lora_module_name {
   char text[128];
 } rf_lora_module_name;
 rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param, int site);
-/* Parses `rank=16,alpha=32,targets=q,v,dropout=0.05,rslora` for this model. Defaults: rank 16,
- * alpha = 2 * rank, every linear layer, no dropout. A target is the last word of a site, a module
- * name of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX over full names of sites
- * ("block.3/attn/q") or parameters. RAFTER_INVALID: the error names the unknown key or target. */
+/* Parses `rank=16,alpha=32,targets=q,v,dropout=0.05,rslora` for this model. The defaults are rank
+ * 16, alpha = 2 * rank, every linear layer and no dropout. A target is the last word of a site, a
+ * module name of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX. A regular expression is
+ * matched with full names of sites ("block.3/attn/q") or parameters. RAFTER_INVALID: the error
+ * names the unknown key or target. */
 rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error);
-/* Adapters of this rank at every linear layer that an adapter's file can name, with scale 1. */
+/* Sets adapters of this rank at every linear layer that an adapter's file can name, with scale
+ * 1. */
 rf_status rf_lora_all(const rf_model *model, int rank, rf_lora *lora, rf_error *error);
 
 /* The parameter table has one row for each kind of parameter. A row's name: "attn/qkv/weight". */
 int rf_param_rows(void);
 const char *rf_param_row_name(int row);
 
-/* Fills `count` initial values (f32) from element `first` on. The generator is Philox, keyed by
- * seed and name. So the values are the same if a caller splits the elements into several calls. */
+/* Fills `count` initial values (f32), beginning with element `first`. The generator is Philox, with
+ * a key made of seed and name. So several calls for parts of a parameter give the same values as
+ * one call. */
 void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t count, float *out);
 
 #endif

@@ -11,7 +11,7 @@ struct rf_name_pattern {
   pcre2_code *code;
   pcre2_match_data *data;
   pcre2_match_context *bounds;
-  int long_left; /* how many more matches may take LONG_STEPS steps */
+  int long_left; /* number of further matches that may take LONG_STEPS steps */
 };
 
 rf_name_pattern *rf_name_pattern_new(const char *text) {

@@ -8,11 +8,11 @@
 #include "formats/gguf_facts.h"
 
 /* BARE: the name never has the family's prefix. BY_HEAD: the file's columns are ordered head by
- * head: q, k and v of the first head, then of the second head, and so on. */
+ * head. First come q, k and v of the first head, then those of the second head, and so on. */
 enum { TRANSPOSED = 1, BARE = 2, BY_HEAD = 4 };
-/* `part`: up to three tensor names, in which '#' stands for the block's number and '*' for the
- * expert's number. `columns`: one letter for each part, which gives the part's width (C = N*H, K =
- * K*H, F = MLP, E = one expert, S = shared experts). */
+/* `part` has up to three tensor names. '#' stands for the block's number, and '*' for the expert's
+ * number. `columns` has one letter for each part, which gives the part's width (C = N*H, K = K*H, F
+ * = MLP, E = one expert, S = shared experts). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
@@ -21,9 +21,8 @@ typedef struct name_row {
 } name_row;
 
 // clang-format off
-/* GPT-2's linear layers have the class Conv1D. Their weights are stored as (in, out), like the
- * parameters of this program. Only an untied head has the class Linear and is stored as (out,
- * in). */
+/* GPT-2's linear layers have the class Conv1D. Weights of Conv1D are stored as (in, out), like the
+ * parameters of rafter. Only an untied head has the class Linear and is stored as (out, in). */
 static const name_row GPT2[] = {
     {"embed/token/weight", {"wte.weight"}, NULL, 0},
     {"embed/position/weight", {"wpe.weight"}, NULL, 0},
@@ -61,8 +60,9 @@ static const name_row GPT2[] = {
   {"mlp/down/weight", {"layers.#.mlp.down_proj.weight"}, NULL, TRANSPOSED}, \
   {"final/norm/gain", {"norm.weight"}, NULL, 0}, \
   {"head/weight", {"lm_head.weight"}, NULL, TRANSPOSED | BARE}
-/* Families with LLAMA_LIKE names differ only in the name of the MLP's norm. In families that also
- * have norms after the sublayers, "post_attention_layernorm" is the norm after attention. */
+/* Families with LLAMA_LIKE names differ only in the name of the norm before the MLP. In families
+ * that also have norms after the sublayers, "post_attention_layernorm" is the norm after
+ * attention. */
 static const name_row LLAMA[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
@@ -76,7 +76,7 @@ static const name_row MIXTRAL[] = {
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, TRANSPOSED},
 };
 /* Files store the columns of q_proj, kv_a_proj_with_mqa and kv_b_proj in the order of the
- * parameters: columns without rotation first, then rotated columns or columns of the value. */
+ * parameters. Columns without rotation come first, then rotated columns or columns of the value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
@@ -144,8 +144,8 @@ static const struct {
 #undef NAMES_OF
 };
 
-/* Name prefixes in a text-only Gemma 3 (`text`) and in a multimodal one (`pictures`). The last
- * entry is for files since transformers 4.52. */
+/* Name prefixes in a text-only Gemma 3 (`text`) and in a multimodal Gemma 3 (`pictures`). The last
+ * entry is for files of transformers 4.52 and later. */
 static const struct {
   const char *text, *pictures;
 } INSIDE[] = {{"model.", "language_model.model."},
@@ -234,7 +234,7 @@ bool rf_name_is_extra(const rf_model *model, const char *name) {
     return true;
   for (size_t i = 0; i < sizeof PICTURES / sizeof *PICTURES && model->family == RF_FAMILY_GEMMA3; ++i)
     if (fnmatch(PICTURES[i], name, 0) == 0) return true;
-  int layer; /* DeepSeek-V3 has extra layers after the last one that predict further tokens */
+  int layer; /* DeepSeek-V3 has extra layers after its last layer, which predict further tokens */
   if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 &&
       layer >= model->layers)
     return true;

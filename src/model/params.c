@@ -1,12 +1,14 @@
-/* params.c - the parameter table, which has one row for each kind of parameter, and the list of a
- * model's parameters, which follows from the table. All code that handles parameters uses both. */
+/* params.c - the parameter table, which has one row for each kind of parameter. The list of a
+ * model's parameters follows from the table. All code that handles parameters uses the table and
+ * the list. */
 #include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Conditions of a row. A model has the row's parameter if it meets all conditions of the row. */
+/* Conditions of a row. A model has a row's parameter if the model meets all conditions of the
+ * row. */
 enum {
   IF_OUT_BIAS = 1,
   IF_LAYERNORM = 2,
@@ -30,7 +32,8 @@ enum {
   IF_MLP_NORM = 262144,
   IF_MLP_BIAS = 524288
 };
-/* Place of a row: before the blocks, in a block's attention or MLP part, or after the blocks. */
+/* Place of a row: before the blocks, in a block's attention part, in its MLP part, or after the
+ * blocks. */
 enum { FIRST, ATTN, MLP, LAST };
 /* Kind of a row. As in PEFT, LoRA adapts LINEAR rows, but neither routers nor experts. */
 enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
@@ -40,7 +43,8 @@ typedef struct param_row {
   char shape[3]; /* letters of extent_of() below */
   unsigned char place, kind;
   unsigned needs;
-  bool residual;     /* writes to the residual stream: GPT-2 divides its initial values by sqrt(2L) */
+  /* true: the output goes to the residual stream; GPT-2 divides the initial values by sqrt(2L) */
+  bool residual;
   signed char shard; /* axis that tensor parallelism shards */
   rf_part part;
 } param_row;
@@ -180,9 +184,9 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   if (param->matmul && row->kind > EXPERTS) params->head += param->count;
 }
 
-/* Adds two parameters for the sites of a weight: the A matrices and the B matrices. A starts with
- * the standard deviation of PEFT's initialisation (kaiming uniform, a = sqrt 5), which is
- * 1/sqrt(3K). B starts at 0. */
+/* Adds two parameters for the sites of a weight, one with the A matrices and one with the B
+ * matrices. A starts with the standard deviation of PEFT's initialisation (kaiming uniform, a =
+ * sqrt 5), which is 1/sqrt(3K). B starts at 0. */
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];
@@ -215,7 +219,7 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   for (int i = 0; i < ROW_COUNT; ++i)
     per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
-  if (model->lora.rank > 0) capacity *= 3; /* room for one A and one B per parameter */
+  if (model->lora.rank > 0) capacity *= 3; /* memory for one A and one B per parameter */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)

@@ -14,14 +14,15 @@
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
-/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were trained with
- * dropout 0.1; the presets have no dropout. --dropout enables dropout. */
+/* GPT-2: norms before the sublayers, learned positions, biases, tied head. The published weights
+ * were trained with dropout 0.1, but the presets have no dropout. --dropout enables dropout. */
 // clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
    .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
-/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. A preset may set more fields. */
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, a head that is not tied. A preset may set
+ * further fields. */
 #define LLAMA(preset, l, d, f, n, k, v, t, base, bos, eos, ...) LLAMA_OF(preset, RF_FAMILY_LLAMA, l, d, f, n, k, v, t, base, bos, eos, __VA_ARGS__)
 #define LLAMA_OF(preset, fam, l, d, f, n, k, v, t, base, bos, eos, ...)                                                                        \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
@@ -29,8 +30,8 @@
    .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
 #define SCALED(by) .rope.scaling = RF_ROPE_LLAMA3, .rope.factor = by, .rope.low = 1, .rope.high = 4, .rope.original = 8192
 #define EXPERTS(of, used) .experts = of, .experts_used = used
-/* Gemma: RMSNorm with factor 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms
- * after the sublayers and windowed layers. */
+/* Gemma: RMSNorm with factor 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 also have
+ * norms after the sublayers and windowed layers. */
 #define GEMMA(preset, fam, l, d, f, n, k, h, v, t, base, ...)                                                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_GEGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .norm_offset = 1, .rope.theta = base,        \
@@ -46,14 +47,15 @@
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .rope.theta = 1e6f, .tied = tie,            \
    .bos_id = 151643, .eos_id = 151645, .init = "llama", __VA_ARGS__}
 
-/* GPT-NeoX: attention and MLP in parallel, a quarter of each head is rotated, exact GELU. */
+/* GPT-NeoX: attention and MLP run in parallel, a quarter of each head is rotated, and GELU is
+ * exact. */
 #define NEOX(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_NEOX, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = (d) / (n), .ff = 4 * (d),         \
    .vocab = 50304, .max_seq = 2048, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU_ERF, .position = RF_POSITION_ROPE, .bias = true,             \
    .parallel = true, .norm_eps = 1e-5f, .rope.theta = 1e4f, .rope.dim = (d) / (n) / 4, .bos_id = 0, .eos_id = 0, .init = "gpt2"}
 
-/* DeepSeek-V2 and V3: latent attention, one plain MLP in the first layers, then shared and chosen
- * experts. YaRN scales scores by (0.1 m ln(factor) + 1)^2 / sqrt(H), m = mscale_all_dim. */
+/* DeepSeek-V2 and V3: latent attention, one plain MLP in each of the first layers, then shared and
+ * chosen experts. YaRN scales scores by (0.1 m ln(factor) + 1)^2 / sqrt(H), m = mscale_all_dim. */
 #define DEEPSEEK(preset, fam, l, d, f, n, v, dense, of, used, shared, each, m, bos, eos, ...)                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 192, .rope_dim = 64, .value_dim = 128,       \
    .kv_rank = 512, .ff = f, .vocab = v, .max_seq = 163840, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE,        \
@@ -103,8 +105,8 @@ static const rf_model PRESETS[] = {
   DEEPSEEK("deepseek2-16b", RF_FAMILY_DEEPSEEK2, 27, 2048, 10944, 16, 102400, 1, 64, 6, 2, 1408, 0.707, 100000, 100001, .router_as_is = true),
   DEEPSEEK("deepseek-v3", RF_FAMILY_DEEPSEEK3, 61, 7168, 18432, 128, 129280, 3, 256, 8, 1, 2048, 1.0, 0, 1, .q_rank = 1536, SIGMOID_ROUTER,
            .router_groups = 8, .router_groups_used = 4),
-  /* PaLM (arXiv 2204.02311): attention and MLP in parallel after one norm without bias, one
-   * key/value head, tied head. */
+  /* PaLM (arXiv 2204.02311): attention and MLP run in parallel after one norm without bias, with
+   * one key/value head and a tied head. */
   {.name = "palm-540b", .family = RF_FAMILY_PALM, .layers = 118, .width = 18432, .heads = 48, .kv_heads = 1, .head_dim = 256, .ff = 73728, .vocab = 256000,
    .max_seq = 2048, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .tied = true, .parallel = true, .one_norm = true,
    .norm_eps = 1e-6f, .rope.theta = 1e4f, .bos_id = -1, .eos_id = -1, .init = "llama",
@@ -180,7 +182,7 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
 }
 
 /* Checks that the bytes of all parameters, with gradients and moments in f32, stay below 2^63. The
- * bounds in rf_model_check limit each product, but do not limit the sum of products. */
+ * bounds in rf_model_check limit each product, but not the sum of the products. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
@@ -193,7 +195,7 @@ static rf_status check_total(const rf_model *model, const char *where, rf_error 
 }
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
-  /* The bounds keep every product of sizes below 2^63, also summed over 4096 layers. */
+  /* The bounds keep every product of sizes below 2^63, even if it is summed over 4096 layers. */
   const struct {
     const char *name;
     int64_t value, most;
@@ -305,7 +307,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* Indices of the first entries of KEYS, which derive_sizes() uses. */
+/* Indices of the first entries of KEYS, for derive_sizes(). */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
@@ -367,12 +369,12 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   }
 }
 
-/* Gemma scales token embeddings by sqrt(width), which is not a constant expression in C. */
+/* Gemma scales token embeddings by sqrt(width), which is no constant expression in C. */
 static float scale_of_tokens(const rf_model *model) {
   return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
 }
 
-/* Derives sizes that were not given: heads (width / head_dim of the base), kv_heads, ff. */
+/* Derives sizes that were not given: heads (width / head_dim of the base), kv_heads and ff. */
 static rf_status derive_sizes(const rf_model *base, const bool *given, const char *spec, rf_model *model,
                               rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
@@ -392,7 +394,7 @@ static rf_status derive_sizes(const rf_model *base, const bool *given, const cha
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  /* attn_scale and rope.dim of `base` do not fit another head width. */
+  /* attn_scale and rope.dim of `base` are wrong for another head width. */
   if (model->head_dim != base->head_dim) {
     model->attn_scale = 0;
     model->rope.dim = 0;
@@ -443,7 +445,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
   RF_TRY(derive_sizes(base, given, "model shape", model, error));
-  /* BOS and EOS of `base` may lie outside a smaller vocabulary. */
+  /* BOS and EOS of `base` may be outside a smaller vocabulary. */
   if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
   return rf_model_check(model, "model shape", error);
@@ -451,7 +453,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 
 /* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Unsupported families. The error names the family instead of suggesting a preset. */
+/* Unsupported families. For these families, the error names the family and suggests no preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
@@ -468,7 +470,7 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
   const char *names[PRESET_COUNT + BASE_COUNT];
   for (int i = 0; i < PRESET_COUNT; ++i) names[i] = PRESETS[i].name;
   for (int i = 0; i < BASE_COUNT; ++i) names[PRESET_COUNT + i] = BASES[i].name;
-  /* The presets that begin like `spec`. A hint has no room for all. */
+  /* Lists the presets whose names begin like `spec`. A hint is too short for all presets. */
   size_t same = strcspn(name, "0123456789-.");
   for (int i = 0; i < PRESET_COUNT && same > 1; ++i)
     if (!strncmp(names[i], name, same))
@@ -482,7 +484,7 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* The beginnings of names on the hub, and those of the presets. */
+/* The beginnings of names on the hub, and the beginnings of presets that they stand for. */
 static const rf_synonym HUB_SYNONYMS[] = {{"meta-llama-3.1", "llama3.1"},
                                           {"llama-3.1", "llama3.1"},
                                           {"llama-3.2", "llama3.2"},
@@ -544,7 +546,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   return RAFTER_OK;
 }
 
-/* Whether the folder has a config.json, so that it wins over a preset of the same name. */
+/* True if the folder has a config.json. Such a folder wins over a preset of the same name. */
 static bool holds_config(const char *folder) {
   char path[4096 + 16];
   return snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && !access(path, F_OK);

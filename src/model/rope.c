@@ -26,8 +26,8 @@ rf_rope rf_model_rope(const rf_model *model, int layer) {
   return rope;
 }
 
-/* Pairs before `first` keep their frequency. The frequency of pairs after `last` is divided by
- * `factor`; the frequencies of pairs in between are blended linearly. Source: transformers,
+/* Pairs before `first` keep their plain frequency. The frequency of pairs after `last` is divided
+ * by `factor`; the frequencies of pairs in between are blended linearly. Source: transformers,
  * modeling_rope_utils, _compute_yarn_parameters. */
 static double yarn_frequency(const rf_rope *rope, double i, double frequency) {
   double dim = (double)rope->dim, pairs = dim / (2 * log((double)rope->theta)),

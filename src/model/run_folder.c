@@ -48,7 +48,8 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
   return last >= 0;
 }
 
-/* Sets `file` to the .gguf file of a folder. Returns false if there is none, or more than one. */
+/* Sets `file` to the .gguf file of a folder. Returns false if the folder has no .gguf file, or
+ * several. */
 static bool only_gguf(const char *path, char file[4096]) {
   char found[4096];
   int count = 0;
@@ -117,7 +118,7 @@ static const rf_run_hash *find_known(const rf_run_hash *known, int count, const 
   return NULL;
 }
 
-/* Writes one line for each file. */
+/* Writes one line with the hash of each file. */
 static rf_status list_hashes(FILE *out, const char *folder, struct dirent **entry, int entries,
                              const rf_run_hash *known, int count, int *met, rf_error *error) {
   char path[PATH_BYTES + 300], hash[HASH_TEXT];

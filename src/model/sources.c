@@ -1,11 +1,12 @@
-/* sources.c - where the shape of each preset comes from. */
+/* sources.c - the source of the shape of each preset. */
 #include "model/model.h"
 
 #include <string.h>
 #include <strings.h>
 
 static const struct {
-  const char *preset, *hub, *note; /* hub: name on the Hugging Face hub; NULL: not there */
+  /* hub: name on the Hugging Face hub; NULL: the hub does not have the preset */
+  const char *preset, *hub, *note;
 } SOURCES[] = {
     {"uva", NULL, "UvA deep learning tutorials"},
     {"gpt2", "openai-community/gpt2", NULL},

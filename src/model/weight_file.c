@@ -120,7 +120,7 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
 
 rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   if (!file->safetensors) return gguf_name(file, model, param);
-  /* The name of the first block's norm decides whether names have the family's prefix. */
+  /* The name of the first block's norm shows whether names have the family's prefix. */
   rf_weight_part part;
   rf_param probe = {.row = -1};
   for (int row = 0; row < rf_param_rows(); ++row)
@@ -177,7 +177,7 @@ static const struct {
 };
 
 /* "rope_freqs.weight" has a divisor for each frequency. If Llama 3's rule (factor 8 or 32; low 1,
- * high 4, original 8192) gives these divisors, the scaling is LLAMA3, otherwise TABLE. */
+ * high 4, original 8192) gives the same divisors, the scaling is LLAMA3, otherwise TABLE. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
   scaled->scaling = RF_ROPE_LLAMA3;
@@ -261,7 +261,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
-  /* If a llama has biases only for q, k and v, Hugging Face stores it as Qwen2. */
+  /* If a llama model has biases only for q, k and v, Hugging Face stores it as Qwen2. */
   if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias)
     model->family = RF_FAMILY_QWEN2;
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;

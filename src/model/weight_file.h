@@ -29,22 +29,25 @@ int rf_weight_file_count(const rf_weight_file *file);
 const char *rf_weight_file_tensor(const rf_weight_file *file, int index); /* name of a tensor */
 bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight_part *part);
 
-/* How this file names, splits and transposes a parameter. */
+/* Returns how this file names, splits and transposes a parameter. */
 rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param);
-/* Whether the file may have this tensor in addition to the parameters: a buffer, a tied head. */
+/* True if the file may have this tensor in addition to the parameters: a buffer, or a tied head. */
 bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, const char *name);
 
-/* Reads elements [first, first + count) as f32; count 0 only checks that the type can be read. */
+/* Reads elements [first, first + count) as f32. With count 0, only checks that the type can be
+ * read. */
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                               rf_error *error);
 
-/* The storage type, as a number of quant.h. RF_Q_F64 means a safetensors type that GGUF lacks. */
+/* Returns the storage type, as a number of quant.h. The result RF_Q_F64 means a safetensors type
+ * that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first` in the mapped file. A block must begin with this element. Not valid
- * for RF_Q_F64. */
+/* Returns the address of element `first` in the mapped file. A block of the storage type must begin
+ * with this element. Not valid for RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
-/* Tells the system that the tensor's bytes are not needed any more and may leave memory. */
+/* Tells the system that the tensor's bytes are not needed any more, so that they may leave
+ * memory. */
 void rf_weight_part_done(const rf_weight_part *part);
 
 /* A two-dimensional parameter from which panels (blocks of a packed matrix) are read. */
@@ -56,7 +59,7 @@ typedef struct rf_weight_matrix {
 } rf_weight_matrix;
 rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix);
 
-/* The model that a .gguf or .bin file describes; an unsupported property is an error. */
+/* Reads the model that a .gguf or .bin file describes. An unsupported property is an error. */
 rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error);
 
 #endif

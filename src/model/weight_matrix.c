@@ -8,13 +8,14 @@
 
 /* ---- from a file ----------------------------------------------------------------------------- */
 
-/* Whether the weights of one output are contiguous in the file. */
+/* True if the weights of one output are contiguous in the file. */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->transposed; }
 
-/* Finds the file's tensor that holds an output, and the output's column in that tensor. */
+/* Finds the tensor of the file that holds an output, and the column of the output in this
+ * tensor. */
 static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
-  if (!m->outputs_first) /* the file splits the columns into tensors */
+  if (!m->outputs_first) /* the file stores the columns in several tensors */
     for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++)
       output -= m->name->columns[part];
   *column = m->outputs_first ? output : rf_name_column(m->name, part, output);
@@ -30,7 +31,7 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
-/* For outputs whose weights are columns in the file: reads several adjacent columns at a time. */
+/* Reads several adjacent columns at a time, for outputs whose weights are columns in the file. */
 static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
                               rf_error *error) {
   float strip[RF_PANEL_LANES];
@@ -125,7 +126,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
   return panels;
 }
 
-/* A GGUF file decides the type of each matrix. With other files, matrices have the plan's dtype. */
+/* A GGUF file decides the type of each matrix. In other files, matrices have the plan's dtype. */
 static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params,
                                rf_weight_types *types, rf_error *error) {
   rf_weight_file *file = NULL;
@@ -133,7 +134,7 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    /* A missing tensor is not an error here, because loading the file reports it. */
+    /* A missing tensor is no error here, because loading the file reports it later. */
     for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;
@@ -155,7 +156,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   rf_status status = RAFTER_OK;
   types->count = 0;
   memset(types->at, RF_WEIGHT_NO_PART, sizeof types->at);
-  /* All matrices have the plan's dtype. */
+  /* In this case, all matrices have the plan's dtype. */
   if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK;
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
@@ -170,7 +171,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     goto done;
   }
   types->count = params.count;
-  /* A router is small, and rounding its weights may change choices, so it keeps its type. */
+  /* A router keeps its type, because it is small, and rounding its weights may change choices. */
   for (int p = 0; p < params.base; p++) {
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;

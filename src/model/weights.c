@@ -1,4 +1,4 @@
-/* weights.c - reads a model's parameters in blocks, to use little memory. */
+/* weights.c - reads a model's parameters in blocks, which needs little memory. */
 #include "model/run_folder.h"
 #include "model/weights.h"
 
@@ -22,12 +22,12 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
-/* Path of the file that holds the part. A model may have several files. */
+/* Returns the path of the file that holds the part. A model may have several files. */
 static const char *path_of(const rf_weight_file *file, const rf_weight_part *part) {
   return part->stored ? part->stored->file : rf_weight_file_path(file);
 }
 
-/* Selects one expert, if the file stores all experts of a layer in one tensor. */
+/* Selects one expert if the file stores all experts of a layer in one tensor. */
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
   part->first = slice->expert * part->shape[1] * part->shape[2];
@@ -113,8 +113,8 @@ typedef struct block {
   int64_t first, rows;
 } block;
 
-/* Reads tensor `i` of a parameter, which the file stores transposed, with all threads. The
- * parameter's columns are rows of the file; TILE rows of the file are read at a time. */
+/* Reads tensor `i` of a parameter with all threads. The file stores this tensor transposed. The
+ * parameter's columns are rows of the file. TILE rows of the file are read at a time. */
 static rf_status read_transposed(const block *b, int i, float *out, rf_error *error) {
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
@@ -204,7 +204,8 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  /* All outputs of q come first, then k, then v, so only one tensor is mapped at a time. */
+  /* All outputs of q come first, then those of k, then those of v. So only one tensor is mapped at
+   * a time. */
   for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];
@@ -282,8 +283,9 @@ done:
   return status;
 }
 
-/* Passes the bytes of each tensor to `take`. If `take` is NULL, only sets *whole. It is true if
- * each tensor has this dtype and belongs to one parameter or expert. */
+/* Passes the bytes of each tensor to the function `take`. If `take` is NULL, this function only
+ * sets *whole. *whole is true if each tensor has this dtype and belongs to one parameter or
+ * expert. */
 static rf_status pass_tensors(rf_weight_file *file, const rf_model *model, const rf_params *params,
                               rf_dtype dtype, rf_weights_take take, void *context, bool *whole,
                               rf_error *error) {
@@ -317,7 +319,7 @@ done:
   return status;
 }
 
-/* F32 represents every value of the other types exactly, except F64 values, which are rounded. */
+/* F32 represents every value of the other types exactly. Only F64 values are rounded. */
 static rf_dtype dtype_of(const rf_weight_part *part) {
   bool bf16 = part->stored ? part->stored->dtype == RF_BF16 : part->quant->type->number == RF_Q_BF16;
   bool f16 = part->stored ? part->stored->dtype == RF_F16 : part->quant->type->number == RF_Q_F16;

@@ -1,5 +1,5 @@
-/* weights_write.c - writes a model's parameters in the names and the layout of other programs,
- * to one file, or to several files with an index. */
+/* weights_write.c - writes a model's parameters in the names and the layout of other programs. The
+ * output is one file, or several files with an index. */
 #include "model/weights.h"
 
 #include <stdio.h>
@@ -10,8 +10,9 @@
 #include "formats/safetensors.h"
 #include "formats/shards.h"
 
-/* TILE columns are transposed at a time: this many values fill one cache line. A strip has STRIP
- * columns, or fewer if the matrix has many rows. All threads transpose the tiles of a strip. */
+/* TILE columns are transposed at a time, because this number of values fills a cache line. A strip
+ * has STRIP columns, but fewer if the matrix has many rows. All threads transpose the tiles of a
+ * strip. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TILE = 16, STRIP = 512, STRIP_VALUES = 1 << 21 };
 
 static int64_t strip_columns(int64_t height) {
@@ -21,13 +22,13 @@ static int64_t strip_columns(int64_t height) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A parameter or one expert's slice, which is written at once, with the names of its tensors. */
+/* A parameter or one expert's slice, with the names of its tensors. A piece is written at once. */
 typedef struct piece {
   int param, file;
   rf_param slice;
   rf_name name;
   int64_t bytes;
-  int first_stored; /* the piece's first tensor in the writer's list */
+  int first_stored; /* index of the piece's first tensor in the writer's list */
 } piece;
 
 struct rf_weights_writer {
@@ -58,7 +59,7 @@ static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_pa
     }
 }
 
-/* Starts a new file if the pieces of a file would take more than `file_bytes`. */
+/* Starts a new file if the current file would otherwise become larger than `file_bytes`. */
 static void fill_files(rf_weights_writer *w, int64_t file_bytes) {
   int64_t in_file = 0;
   for (int i = 0; i < w->count; ++i) {
@@ -79,7 +80,7 @@ static int by_file(const void *a, const void *b) {
   return (x->slice.expert > y->slice.expert) - (x->slice.expert < y->slice.expert);
 }
 
-/* Gives each piece to one of `shards` files, and sorts the pieces by file. */
+/* Assigns each piece to one of `shards` files, and sorts the pieces by file. */
 static bool share_files(rf_weights_writer *w, int shards) {
   int64_t *bytes = calloc((size_t)w->count, sizeof *bytes);
   int *file = calloc((size_t)w->count, sizeof *file);
@@ -128,8 +129,8 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Sets the block at a cursor within a piece, in the order of the file, and moves the cursor.
- * Returns false at the end of the piece. */
+/* Sets the block at a cursor in a piece, in the order of the file, and moves the cursor. Returns
+ * false at the end of the piece. */
 static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_block *block) {
   const rf_name *name = &p->name;
   const rf_param *param = &p->slice;
@@ -140,7 +141,7 @@ static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_bloc
   bool by_head = name->order[0] == RF_NAME_BY_HEAD;
   if (by_head) columns = all;
   *block = (rf_weights_block){.param = p->param, .stride = all, .transposed = name->transposed};
-  if (by_head) { /* the file has q, k and v of head 0, then of head 1, ... */
+  if (by_head) { /* the file has q, k and v of head 0, then q, k and v of head 1, ... */
     int64_t size = name->head_dim, third = name->columns[0] / 3, head = at->at / size;
     column = head % 3 * third + head / 3 * size;
     block->rows = height;
@@ -154,7 +155,7 @@ static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_bloc
     column += at->at;
     at->at += block->count;
     left -= block->count;
-  } else { /* rows of a matrix, of which adjacent ones are one run */
+  } else { /* rows of a matrix; adjacent rows form one run */
     int64_t rows = BLOCK_VALUES / columns > 0 ? BLOCK_VALUES / columns : 1;
     block->rows = height - at->at < rows ? height - at->at : rows;
     block->count = columns;
@@ -163,7 +164,7 @@ static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_bloc
     left = height - at->at;
   }
   block->first = param->expert * param->count + column;
-  if (!block->transposed && block->count == all) { /* adjacent rows are one run */
+  if (!block->transposed && block->count == all) { /* adjacent rows form one run */
     block->count *= block->rows;
     block->rows = 1;
   }

@@ -1,5 +1,5 @@
-/* bench_rows.c - reads and checks the output of `rafter bench --json`. The first line has the run's
- * calibration. Each other line has one test. */
+/* bench_rows.c - reads and checks the output of `rafter bench --json`. The first line of the output
+ * has the run's calibration. Each further line has one test. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>
@@ -15,7 +15,8 @@ static const char *const HINT = "give the output of `rafter bench --json`";
 bool rf_report_is_bench(const char *path) {
   char text[FIRST_LINE];
   int fd;
-  if (rf_file_open(path, NULL, &fd, NULL) != RAFTER_OK) return false; /* the next reader says why */
+  /* the function that reads the file next reports the reason */
+  if (rf_file_open(path, NULL, &fd, NULL) != RAFTER_OK) return false;
   FILE *file = fdopen(fd, "r");
   size_t bytes = file ? fread(text, 1, sizeof text, file) : 0;
   if (file) fclose(file);

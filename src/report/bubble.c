@@ -1,4 +1,4 @@
-/* bubble.c - see bubble.h. Sums spans of the run's own thread, step by step. */
+/* bubble.c - see bubble.h. This file sums spans of the run's own thread, step by step. */
 #include "report/bubble.h"
 
 static const rf_op *op_of(const rf_trace *trace, const rf_stamp *s) {
@@ -13,7 +13,7 @@ static bool transfers(const rf_op *op) {
 
 static double seconds_of(const rf_stamp *s) { return 1e-9 * (double)(s->end - s->begin); }
 
-/* The spans [*from, *end) of lane 0 that begin in the step. */
+/* Finds the spans [*from, *end) of lane 0 that begin in the step. */
 static void spans_of(const rf_trace *trace, const rf_traced_step *step, int64_t *from, int64_t *end) {
   while (*from < trace->count && !trace->span[*from].lane && trace->span[*from].begin < step->begin) ++*from;
   for (*end = *from; *end < trace->count && !trace->span[*end].lane; ++*end)
@@ -21,19 +21,21 @@ static void spans_of(const rf_trace *trace, const rf_traced_step *step, int64_t 
 }
 
 static void add_step(const rf_trace *trace, int64_t from, int64_t end, rf_bubble *sum) {
-  int64_t first = end, last = from; /* the first op that computes, and after the last one of microbatches */
+  /* `first` is the first op that computes, and `last` is the index after the last op of the
+   * microbatches */
+  int64_t first = end, last = from;
   for (int64_t i = from; i < end; i++) {
     const rf_op *op = op_of(trace, &trace->span[i]);
     if (!op || rf_op_is_exchange(op->def)) continue;
     if (first == end) first = i;
     if (op->section == RF_SECTION_MICRO) last = i + 1;
   }
-  int64_t transferred = INT64_MIN; /* end of the last transfer */
+  int64_t transferred = INT64_MIN; /* time at which the last transfer ended */
   for (int64_t i = from; i < end; i++) {
     const rf_stamp *s = &trace->span[i];
     const rf_op *op = op_of(trace, s);
     bool gap = s->kind == RF_SPAN_GAP && s->id == RF_GAP_SLOW_RANK && s->end > transferred;
-    bool slow = gap && i >= last, idle = op && transfers(op); /* a gap is inside an op */
+    bool slow = gap && i >= last, idle = op && transfers(op); /* this gap is inside an op */
     if (idle) transferred = s->end;
     double took = seconds_of(s);
     if (!op && !slow) continue;

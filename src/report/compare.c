@@ -1,5 +1,6 @@
-/* compare.c - see compare.h. A row compares an op or tensor of plan A with that of plan B. Ops are
- * matched by name. Another row sums the ops that have the same name in all layers ("block.*"). */
+/* compare.c - see compare.h. A row compares an op or tensor of plan A with the same op or tensor of
+ * plan B. Ops are matched by name. A further row sums all ops that have the same name in different
+ * layers ("block.*"). */
 #define _GNU_SOURCE
 #include "report/compare.h"
 
@@ -15,7 +16,7 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-static const char ARROW[] = " \u2192 "; /* between the names of kernel A and kernel B */
+static const char ARROW[] = " \u2192 "; /* the text between the names of kernel A and kernel B */
 
 /* Options that do not change a run's work. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
@@ -42,7 +43,8 @@ json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* The options of the run. If `settings` is true, or the plan was never run, the plan's settings. */
+/* Returns the options of the run. If `settings` is true, or if the plan was never run, returns the
+ * plan's settings. */
 static const json_t *options_of(const json_t *entry, bool settings) {
   const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
@@ -83,7 +85,7 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
   }
 }
 
-/* The measurements of the plan `name` in an entry, or NULL. */
+/* Returns the measurements of the plan `name` in an entry, or NULL. */
 static const json_t *measured_pass(const json_t *entry, const char *name) {
   const json_t *pass = rf_report_pass_of(entry, name);
   return rf_json_number_at(pass, "count") > 0 ? pass : NULL;
@@ -150,7 +152,7 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* ---- one comparison -------------------------------------------------------------------------- */
 
-/* Waiting for a core is reported from this fraction of the threads' time. */
+/* Waiting for a core is reported if it takes at least this fraction of the threads' time. */
 #define OTHERS_WORTH 0.02
 /* Two ratios of A to B contradict each other if they differ by more than this factor. */
 #define ANOTHER 1.5
@@ -197,16 +199,17 @@ static json_t *side_json(const json_t *entry, const char *pass_name, bool measur
   return json;
 }
 
-enum { TEXT = 2400 }; /* maximum bytes of a sentence with its doubts */
+enum { TEXT = 2400 }; /* maximum bytes of a sentence with its reasons for doubt */
 
-/* B's number `key` divided by A's number `key`; 0: unknown */
+/* Returns B's number `key` divided by A's number `key`. 0: one of the numbers is unknown. */
 static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends why a difference of measured times may not be real. A and B ran the same plan on the same
- * machine, steps vary by as much as the difference, or other programs used the cores. The text has
- * the ids of A and B, so swapping A and B does not change it. */
+/* Appends reasons why a difference of measured times may not be real. Such reasons are: A and B ran
+ * the same plan on the same machine, steps vary by as much as the difference, or other programs
+ * used the cores. The text has the names of A and B, so swapping A and B does not change the
+ * text. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
@@ -216,7 +219,7 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
          spread_a = rf_json_number_at(x, "p90") - median_a, spread_b = rf_json_number_at(y, "p90") - median_b,
          others_a = rf_json_number_at(a, "others"), others_b = rf_json_number_at(b, "others"),
          means = ratio_of(a, b, "seconds"), fast = ratio_of(a, b, "least_seconds");
-  bool of_a = spread_a >= spread_b; /* steps of `a` vary more than steps of `b` */
+  bool of_a = spread_a >= spread_b; /* true: the steps of `a` vary more than the steps of `b` */
   bool same = *digest && !strcmp(digest, rf_json_text_at(b, "digest")) &&
               !strcmp(rf_json_text_at(a, "machine"), rf_json_text_at(b, "machine")) &&
               rf_json_number_at(a, "seconds") != rf_json_number_at(b, "seconds");
@@ -243,8 +246,8 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
                    rf_text_seconds(rf_json_number_at(b, "least_seconds"), t), id_b);
 }
 
-/* Appends a doubt about calibrations. After the run, the machine may have been calibrated again.
- * Then changes to the run are predicted with the new calibration. */
+/* Appends a doubt about calibrations. The machine may have been calibrated again after the run.
+ * Then changes of the run are predicted with the new calibration. */
 static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   const char *id = rf_json_text_at(run, "id"), *blank = *text ? " " : "";
@@ -293,7 +296,7 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
 }
 
 /* Compares the plans named `pass` of two entries. a_ran, b_ran: use measured times. one: only one
- * of the entries was measured. */
+ * of the two entries was measured. */
 static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *pass, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
@@ -334,18 +337,20 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *pass = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!pass) pass = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* A measured time is never compared with a prediction, whose error would look like a saving. */
+  /* A measured time is never compared with a prediction, because the prediction's error would look
+   * like a saving. */
   bool of_a = measured_pass(a, pass), of_b = measured_pass(b, pass);
   return compare(a, of_a && of_b, b, of_a && of_b, pass, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Up to ALL_PASSES entries: all pairs are compared in all plans. Up to ALL_PAIRS entries: all pairs
- * in their first plan. More entries: only the first entry with the next FIRST_PAIRS entries. */
+/* With up to ALL_PASSES entries, all pairs of entries are compared in all plans. With up to
+ * ALL_PAIRS entries, all pairs are compared in their first plan. With more entries, only the first
+ * entry is compared with the next FIRST_PAIRS entries. */
 enum { ALL_PASSES = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
-/* Appends a comparison. Each of its lists keeps at most `ops` rows (0: all rows). */
+/* Appends a comparison. Each list of the comparison keeps at most `ops` rows (0: all rows). */
 static void append_cut(json_t *list, json_t *comparison, size_t ops) {
   static const char *const lists[] = {"ops", "kinds", "tensors"};
   for (size_t i = 0; ops && i < sizeof lists / sizeof *lists; i++) {
@@ -404,7 +409,7 @@ static void print_half(FILE *out, const json_t *row) {
   fputc('\n', out);
 }
 
-/* Prints the rows with different bytes, the largest difference first. */
+/* Prints the rows whose bytes differ, the largest difference first. */
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;

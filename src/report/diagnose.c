@@ -1,4 +1,5 @@
-/* diagnose.c - finds a run's bound and best change, and whether its times support advice. */
+/* diagnose.c - finds a run's bound and its best change, and decides whether the times support
+ * advice. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -11,9 +12,9 @@
 #include "report/thin.h"
 #include "run/record.h"
 
-/* If the slow steps take more than this fraction of all time, mean times say nothing. */
+/* If the slow steps take more than this fraction of all time, mean times are not used. */
 static const double STOOD = 0.1;
-/* If other programs take this fraction of the threads' time and at least half a core, they delay
+/* If other programs take this fraction of the threads' time, and at least half a core, they delay
  * all threads. If one thread has no core, all other threads wait for it at the end of each op. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
@@ -34,7 +35,8 @@ static bool read_passes(rf_diagnosis *d) {
   return rf_diagnose_pass(d->plan, NULL, &d->pass[d->passes++]);
 }
 
-/* Picks the training step. If there is none, picks the forward pass that took most of the time. */
+/* Picks the training step. If the plan has none, picks the forward pass that took most of the
+ * time. */
 static int longest_pass(const rf_diagnosis *d) {
   int most = d->passes ? 0 : -1;
   for (int i = 0; i < d->passes; i++) {
@@ -86,9 +88,9 @@ static bool is_others(const char *bound) {
   return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
 }
 
-/* A gap is time in which threads are idle, with a cause. Returns the largest gap. If it is not
- * larger than `bound * threads->work`, the time under the first bound, returns NULL. Waits for
- * messages are a part of ops, whose bound is the network. */
+/* A gap is time in which threads are idle for a known cause. Returns the largest gap. Returns NULL
+ * if the gap is at most `bound * threads->work`, which is the time under the first bound. Waits for
+ * messages are a part of ops whose bound is the network. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++) {
@@ -99,8 +101,9 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* True if other programs limit the run. A trace measures the part of the time that other programs
- * took. It includes the time in which threads wait for a thread without a core. */
+/* True if other programs are what limits the run. A trace measures the part of the time that other
+ * programs took. This part includes the time in which threads wait for a thread that has no
+ * core. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_pass *pass, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
@@ -126,7 +129,8 @@ static void find_bound(rf_diagnosis *d, const rf_diagnosed_pass *pass) {
       !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && pass->alone >= RF_ALONE_HELD);
 }
 
-/* Picks the best change. More threads cannot help if threads wait for each other or for a core. */
+/* Picks the best change. More threads do not help if threads already wait for each other or for a
+ * core. */
 static const rf_change *best_of(const rf_diagnosis *d) {
   for (int i = 0; i < d->changes; i++) {
     const rf_change *change = &d->change[i];

@@ -1,5 +1,5 @@
 /* diagnose_change.c - the time of a run with one option changed. The prediction for the changed
- * plan is multiplied by the ratio of this run's measured time to its predicted time. */
+ * plan is multiplied by this run's ratio of measured time to predicted time. */
 #include "report/diagnose.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static json_t *kinds_of(const json_t *plan) {
   return sums;
 }
 
-/* Seconds of a plan by kind of op: {"matmul": 0.1}. */
+/* Returns the seconds of a plan by kind of op: {"matmul": 0.1}. */
 static json_t *kinds_in(const json_t *plans, const char *pass) {
   return json_object_get(json_object_get(plans, pass), "kinds");
 }
@@ -34,10 +34,10 @@ static double sum_of(const json_t *kinds) {
   return sum;
 }
 
-/* Seconds of a changed plan at this run's efficiency. Each kind of op takes its fastest measured
- * time, multiplied by the ratio of the changed prediction to the old prediction. Then the delays
- * are added: the excess of slower calls, and the time between ops. `alone` leaves out the delays,
- * which other programs cause. */
+/* Predicts the seconds of a changed plan at this run's efficiency. Each kind of op takes its
+ * fastest measured time, multiplied by the new prediction divided by the old prediction. Then the
+ * delays are added: the excess of slower calls, and the time between ops. With `alone`, the delays
+ * are left out, because other programs cause them. */
 static double repriced(const rf_diagnosed_pass *pass, const json_t *now, const json_t *then, bool alone) {
   bool fastest = pass->alike && pass->count > 0;
   double seconds = alone ? 0 : pass->gaps, missed = 1;
@@ -54,8 +54,9 @@ static double repriced(const rf_diagnosed_pass *pass, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of measured time to predicted time without other programs. The ratio is from a forward pass
- * whose fastest calls were not delayed. Returns 0 if there is no such pass. */
+/* Returns the ratio of measured time to predicted time without other programs. The ratio is from a
+ * forward pass whose fastest calls were not delayed. Returns 0 if no forward pass has such
+ * calls. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->passes; i++)
     if (d->pass[i].alone == RF_ALONE_KNOWN && d->pass[i].predicted > 0)
@@ -63,7 +64,8 @@ static double pace_alone(const rf_diagnosis *d) {
   return 0;
 }
 
-/* Adds the seconds of all passes of `pass` to `sum`: now, and with the change in `row`. */
+/* Adds the seconds of all passes of `pass` to `sum`, both for the current run and with the change
+ * in `row`. */
 static void price_pass(const rf_diagnosis *d, const rf_diagnosed_pass *pass, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, pass->name);
@@ -76,7 +78,7 @@ static void price_pass(const rf_diagnosis *d, const rf_diagnosed_pass *pass, con
   sum->now_seconds += before;
   if (kinds && paced) sum->seconds += sum_of(own) > 0 ? before * sum_of(kinds) / sum_of(own) : before;
   else if (kinds) sum->seconds += count * repriced(pass, own, kinds, alone);
-  else if (!plans && planned > 0 && pass == d->pass) /* the advice in a plan has only a total time */
+  else if (!plans && planned > 0 && pass == d->pass) /* advice inside a plan has only a total time */
     sum->seconds += before * rf_json_number_at(row, "seconds") / planned;
   else sum->seconds += before;
   json_decref(own);
@@ -91,7 +93,7 @@ static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quie
                       .approximate = json_is_true(json_object_get(row, "approximate")),
                       .exact = json_is_true(json_object_get(row, "exact")),
                       .fits = !json_is_false(json_object_get(row, "fits"))};
-  /* For a training run, a change is judged by the training step, without validation. */
+  /* In a training run, a change is judged by the time of training steps, without validation. */
   for (int i = 0; i < d->passes; i++)
     if (!trains || d->pass[i].trains) price_pass(d, &d->pass[i], row, pace, quiet, &change);
   if (!d->passes) {

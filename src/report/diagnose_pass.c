@@ -1,5 +1,5 @@
 /* diagnose_pass.c - sums the time of one forward pass or step by kind of op, phase, bound and
- * layer. Also finds the largest losses and the rate. */
+ * layer. This file also finds the largest losses and the rate. */
 #include "report/diagnose.h"
 #include "report/report.h"
 
@@ -10,10 +10,10 @@
 #include "base/json.h"
 
 enum { LAYERS = 4096 };
-/* If even the fastest calls take HELD times their prediction, they were delayed too. */
+/* If even the fastest calls take HELD times their prediction, these calls were delayed too. */
 static const double HELD = 1.5;
 
-/* One op, with predicted sums over its calls in a step. If the op ran, also measured sums. */
+/* One op, with predicted sums over its calls in a step. An op that ran also has measured sums. */
 typedef struct op_cost {
   const char *name, *kind, *phase, *bound, *kernel;
   int id;
@@ -25,7 +25,7 @@ typedef struct costs {
   size_t count;
 } costs;
 
-/* -1: the op belongs to no layer. */
+/* Returns -1 if the op belongs to no layer. */
 static int layer_of(const json_t *op) {
   const json_t *layer = json_object_get(op, "layer");
   json_int_t number = json_is_integer(layer) ? json_integer_value(layer) : -1;
@@ -109,7 +109,7 @@ static int largest_loss_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Fills walk->loss with the ops that lose most time against their limit. Sorts `ops`. */
+/* Fills pass->loss with the ops that exceed their limit by the most time. Sorts `ops`. */
 static void find_losses(rf_diagnosed_pass *pass, costs ops) {
   qsort(ops.at, ops.count, sizeof *ops.at, largest_loss_first);
   for (size_t i = 0; i < ops.count && i < RF_LOSSES; i++) {
@@ -151,8 +151,8 @@ static void find_bound_kind(rf_diagnosed_pass *pass, costs ops) {
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
 
-/* Takes the bounds from the plan's "time". There, a transfer counts only if ops do not hide it.
- * Returns false if the plan is older and its "time" has no parts. */
+/* Takes the bounds from the plan's "time". In this "time", a transfer counts only if ops do not
+ * hide it. Returns false for plans of older versions, whose "time" has no parts. */
 static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   static const struct {
     const char *key, *name;
@@ -176,7 +176,7 @@ static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
 }
 
 /* With several chips, ops hide transfers, and pipeline stages wait for each other. So the plan's
- * total time takes the place of the sum over its ops. */
+ * total time replaces the sum over its ops. */
 static void take_planned_time(rf_diagnosed_pass *pass, const json_t *time) {
   double bubble = rf_json_number_at(time, "bubble_seconds"),
          rest = rf_json_number_at(time, "seconds") - pass->predicted - bubble;
@@ -249,7 +249,7 @@ const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum
   return pass->guessed ? "too low" : sum->flops > 0 ? NULL : "in cache";
 }
 
-/* A compiled program: only the time of the whole pass is measured. */
+/* For a compiled program, only the time of the whole pass is measured. */
 static void take_whole_pass(rf_diagnosed_pass *pass, const json_t *measured, double per) {
   rf_sum whole = {.seconds = pass->seconds,
                   .predicted = rf_json_number_at(measured, "predicted_seconds") / per,

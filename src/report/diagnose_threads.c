@@ -1,5 +1,5 @@
-/* diagnose_threads.c - how threads spent their time in the recorded steps of a trace. Also, how
- * much time other programs took from a run. */
+/* diagnose_threads.c - how threads spent their time in the recorded steps of a trace. It also
+ * computes how much time other programs took from a run. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static rf_share *share_of(rf_shares *shares, const char *name) {
   return &shares->at[shares->count++];
 }
 
-/* The part of a span's gap seconds that the trace's header calls "unexplained". */
+/* Returns the fraction of a span's gap seconds that the trace's header calls "unexplained". */
 static double unexplained_of(const json_t *names, const json_t *span) {
   const json_t *list, *name;
   double sum = 0;
@@ -31,8 +31,8 @@ static double unexplained_of(const json_t *names, const json_t *span) {
   return sum;
 }
 
-/* Fills the fields about the time between recorded steps: seconds per step, fraction of all time,
- * phases, and the fraction of the threads' time without an explanation. */
+/* Fills the fields about the time between recorded steps: seconds per step, fractions of all time
+ * by phase, and the unexplained fraction of the threads' time. */
 static void read_between(const json_t *header, rf_diagnosed_threads *threads) {
   const json_t *names = json_object_get(header, "gaps"), *step;
   double all = 0, between = 0, unexplained = 0, count = 0;
@@ -88,8 +88,8 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry) {
   return threads;
 }
 
-/* The measured delay includes the time outside forward passes, where its size is unknown. For a
- * lower bound, all time outside forward passes counts as delay and is subtracted. */
+/* The measured delay includes time outside forward passes, and the size of this part is unknown.
+ * The result is a lower bound: all time outside forward passes is subtracted from the delay. */
 double rf_report_others_part(const json_t *entry) {
   const json_t *measured = json_object_get(entry, "measured"), *others = json_object_get(measured, "others"),
                *pass;

@@ -1,5 +1,6 @@
-/* history.c - see history.h. The database has a rollback journal, not a write-ahead log. It is
- * therefore one file, and works on network file systems. A run makes only two short writes. */
+/* history.c - see history.h. The database uses a rollback journal, and not a write-ahead log. So
+ * the history is one file, and works on network file systems. This is fast enough, because a run
+ * makes only two short writes. */
 #define _GNU_SOURCE
 #include "report/history.h"
 
@@ -20,7 +21,7 @@
 enum { WAIT_MILLISECONDS = 10000 };
 
 struct rf_history {
-  sqlite3 *db; /* NULL: the file does not exist */
+  sqlite3 *db; /* NULL: the history's file does not exist */
   char path[4400];
 };
 
@@ -54,7 +55,8 @@ static int64_t number_of(rf_history *h, const char *sql) {
   return value;
 }
 
-/* If two processes open an old file at once, the second waits and then finds it updated. */
+/* If two processes open an old file at once, the second process waits and then finds the file
+ * updated. */
 static rf_status update(rf_history *h, rf_error *error) {
   rf_status status = run_sql(h, "BEGIN IMMEDIATE", "update", error);
   if (status != RAFTER_OK) return status;
@@ -92,7 +94,8 @@ rf_status rf_history_open(const char *root, bool writes, rf_history **out, rf_er
   snprintf(h->path, sizeof h->path, "%.4000s/history.db", root);
   if (!writes && stat(h->path, &info) && errno == ENOENT) goto done;
   if (writes) RF_GO(rf_make_folders(root, error));
-  /* Reading needs write access too: SQLite may have to roll back a transaction of a killed run. */
+  /* Reading also needs write access, because SQLite may have to roll back a transaction of a killed
+   * run. */
   int flags = SQLITE_OPEN_READWRITE | (writes ? SQLITE_OPEN_CREATE : 0);
   int opened = sqlite3_open_v2(h->path, &h->db, flags, NULL);
   if (opened != SQLITE_OK && !writes) {
@@ -130,15 +133,15 @@ static void boot_id(char boot[64]) {
   fclose(file);
 }
 
-/* Start of a process in clock ticks since boot; -1: no such process. The system may use a process
- * id again, but not with the same start time. */
+/* Returns the start of a process in clock ticks since boot, or -1 if the process does not exist.
+ * The system may use a process id again, but then the start time differs. */
 static double process_start(int64_t pid) {
   char path[64], line[1024];
   double start = -1;
   snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
   FILE *file = fopen(path, "re");
   if (!file) return -1;
-  /* The process name is in parentheses. It may contain blanks and parentheses itself. */
+  /* The process name is in parentheses. The name itself may contain blanks and parentheses. */
   char *at = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   if (at) start = strtod(at, NULL);
@@ -146,7 +149,7 @@ static double process_start(int64_t pid) {
   return start;
 }
 
-/* True if a run marked as running may still run, or runs on another machine. */
+/* True if a run that is marked as running may still run, or runs on another machine. */
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
   if (!host || pid <= 0) return false; /* an entry of version 1 has no process */
@@ -248,7 +251,7 @@ static json_t *real_at(sqlite3_stmt *query, int column) {
                                                            : json_real(sqlite3_column_double(query, column));
 }
 
-/* A row of a query whose columns are in the order of COLUMNS. */
+/* Returns a row of a query whose columns are in the order of COLUMNS. */
 static json_t *row_of(sqlite3_stmt *query) {
   const char *status = (const char *)sqlite3_column_text(query, 11),
              *folder = (const char *)sqlite3_column_text(query, 7);
@@ -266,7 +269,7 @@ static json_t *row_of(sqlite3_stmt *query) {
                           text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9),
                           "version", text_at(query, 10), "status", status, "message", text_at(query, 12),
                           "results", object_at(query, 13), "host", text_at(query, 14));
-  /* If several runs used a folder, it belongs to the latest of these runs. */
+  /* If several runs used a folder, the folder belongs to the latest of these runs. */
   int64_t last = sqlite3_column_int64(query, 19);
   bool taken = last > sqlite3_column_int64(query, 0);
   if (row && folder)

@@ -1,6 +1,7 @@
 /* history.h - the history of runs: a SQLite database ROOT/history.db with one row per run. A run
- * writes its row at its start and at its end. Several processes may write at once. Each write is
- * one transaction, because any process may be killed. Format: docs/formats.md, "The history". */
+ * writes its row at its start, and completes the row at its end. Several processes may write at
+ * once. Each write is one transaction, because any process may be killed. Format: docs/formats.md,
+ * "The history". */
 #ifndef RF_REPORT_HISTORY_H
 #define RF_REPORT_HISTORY_H
 
@@ -8,14 +9,14 @@
 
 #include "base/base.h"
 
-/* SQLite's user_version; version 2 added host, boot and process of a run */
+/* SQLite's user_version. Version 2 added host, boot and process of a run. */
 enum { RF_HISTORY_VERSION = 2 };
 
 typedef struct rf_history rf_history;
 
 /* Opens the history. With `writes`, creates a missing folder and file, and updates an older file.
  * Without `writes`, a missing file is an empty history. RAFTER_FAILED: the file cannot be opened,
- * is not a history, or is from a newer program. */
+ * is no history, or was written by a newer program. */
 rf_status rf_history_open(const char *root, bool writes, rf_history **history, rf_error *error);
 void rf_history_close(rf_history *history); /* NULL is allowed */
 
@@ -38,12 +39,12 @@ rf_status rf_history_remove(rf_history *history, int64_t id, rf_error *error);
 typedef struct rf_history_filter {
   const char *model, *machine; /* a part of the name; NULL: any name */
   const char *command;         /* NULL: any command */
-  const char *metric;          /* only finished runs that have this result; NULL: all runs */
+  const char *metric;          /* select only finished runs that have this result; NULL: all runs */
   int64_t id;                  /* 0: any */
-  const char *name;            /* name or folder of the run; NULL: any */
+  const char *name;            /* name or folder of the run; NULL: any run */
 } rf_history_filter;
 /* Returns the runs as objects (docs/formats.md), newest first. If a run is marked as running but
- * its process is gone, the "status" is "ended without a word". */
+ * its process does not exist, the "status" is "ended without a word". */
 rf_status rf_history_rows(rf_history *history, const rf_history_filter *filter, json_t **rows,
                           rf_error *error);
 

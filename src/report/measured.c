@@ -57,8 +57,8 @@ static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, d
                       json_real(done * (work.bytes_read + work.bytes_written) / seconds));
 }
 
-/* A compiled program times no single op. Then the sums of all planned ops belong to the whole
- * pass. */
+/* A compiled program times no single op. So the predictions of all planned ops are summed for the
+ * whole pass. */
 static void sum_unmeasured(const rf_report_pass *pass, double *predicted, double *limit) {
   const rf_plan *plan = pass->plan;
   for (int i = 0; i < plan->graph->op_count; i++) {
@@ -72,7 +72,7 @@ json_t *rf_report_pass_json(const rf_report_pass *pass) {
   const rf_plan *plan = pass->plan;
   json_t *ops = json_array();
   double predicted = 0, limit_of_all = 0;
-  /* The predictions are for all passes, the measurements perhaps only for some of them. */
+  /* The predictions are for all passes, but perhaps only some passes were measured. */
   double times = pass->timed > 0 && pass->count > 0 ? (double)pass->count / (double)pass->timed : 1;
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_measured *m = &pass->measured[i];

@@ -14,7 +14,8 @@ static rf_status bad_value(const char *path, size_t step, const char *key, rf_er
                  path, step, key);
 }
 
-/* Removes the values of an object that are not numbers, and counts those that are not null. */
+/* Removes values of an object that are not numbers, and counts the removed values that are not
+ * null. */
 static json_int_t keep_numbers(json_t *object) {
   json_int_t removed = 0;
   json_t *value;
@@ -28,8 +29,8 @@ static json_int_t keep_numbers(json_t *object) {
   return removed;
 }
 
-/* Checks the step after `before` earlier steps. Only steps with rewards have objects, such as the
- * means of the components. */
+/* Checks the row of a step. `before` is the number of earlier steps. Only steps with rewards
+ * contain objects, such as the means of the components. */
 static rf_status check_row(json_t *row, bool rewards, size_t before, const char *path, json_int_t *skipped,
                            rf_error *error) {
   json_t *value;
@@ -47,7 +48,7 @@ static rf_status check_row(json_t *row, bool rewards, size_t before, const char 
   return RAFTER_OK;
 }
 
-/* Takes a line. `row` is NULL if the line is not an object; `error` then says why. */
+/* Takes a line. If the line is not an object, `row` is NULL and `error` has the reason. */
 static rf_status take(json_t *entry, json_t *rows, json_t *row, const rf_json_lines *lines, bool rewards,
                       rf_error *error) {
   json_t *step = json_object_get(row, "step");
@@ -83,7 +84,7 @@ rf_status rf_report_read_metrics(const char *path, json_t *entry, rf_error *erro
     status = rf_json_lines_text(&lines, &more, error);
     if (status != RAFTER_OK || !more) break;
     bool last = lines.text[lines.bytes - 1] != '\n';
-    /* Also finds the key in a line that is not JSON. */
+    /* This search also finds the key in a line that is not JSON. */
     rewards |= strstr(lines.text, "\"reward\"") || strstr(lines.text, "\"eval_reward\"");
     bool parsed = rf_json_line(lines.text, lines.bytes, path, lines.line, &row, error) == RAFTER_OK;
     /* A run that is killed while it writes leaves an incomplete last line. This line is skipped. */

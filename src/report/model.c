@@ -148,7 +148,7 @@ static rf_status check_ops(const json_t *plan, const char *where, int64_t most_i
   return RAFTER_OK;
 }
 
-/* Checks the other fields of a plan that the page shows, besides tensors and ops. */
+/* Checks the fields of a plan that the page shows, except tensors and ops. */
 static rf_status check_shown(const json_t *plan, const char *where, rf_error *error) {
   static const field memory[] = {{"persistent_bytes", true}, {"live_bytes", true}, {"host_bytes", true}},
                      largest[] = {{"name", false},      {"class", false}, {"dtype", false}, {"count", true},
@@ -189,8 +189,8 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks a plan of `rafter plan --json`: the types of the fields that the report reads, that
- * tensors are inside the arena, and that ops are in order and use existing tensors. */
+/* Checks a plan of `rafter plan --json`. The fields that the report reads must have the right
+ * types, tensors must be inside the arena, and ops must be in order and use existing tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
   static const struct {
     const char *object, *key;
@@ -214,7 +214,7 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MAX, &arena, error));
   RF_TRY(check_shown(plan, where, error));
-  /* If two plans share an arena, peak_bytes is the larger peak and the limit for both plans. */
+  /* If two plans share an arena, peak_bytes is the larger peak, which limits both plans. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
 }
@@ -240,7 +240,8 @@ static rf_status check_ranks(const json_t *ranks, const char *where, rf_error *e
   return check_fields(slow, slowest, 3, where, error);
 }
 
-/* Checks report.json. Its ops refer to the plan's ops by id, so every id must be in the plan. */
+/* Checks report.json. The measured ops refer to the plan's ops by id, so every id must be in the
+ * plan. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
@@ -310,7 +311,7 @@ const json_t *rf_report_plan_of(const json_t *run, const char *pass) {
   return NULL;
 }
 
-/* Makes a unique id from the name. If another entry has the name, adds a number. */
+/* Makes a unique id from the name. If another entry already has the name, a number is added. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
   for (int n = 2; run_of(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
@@ -332,7 +333,7 @@ static rf_status append(json_t *model, json_t *entry, const char *name, rf_error
   return RAFTER_OK;
 }
 
-/* The last part of a path, after resolving "." and a trailing slash. */
+/* Returns the last part of a path, after resolving "." and a trailing slash. */
 static void base_of(const char *path, char base[256]) {
   char *real = realpath(path, NULL);
   const char *from = real ? real : path, *slash = strrchr(from, '/');

@@ -1,4 +1,5 @@
-/* page.c - makes the report's page: inserts the report model as data into the composed HTML. */
+/* page.c - makes the report's page: inserts the report model into the HTML page that the build
+ * composes. */
 #include "report/page.h"
 
 #include "base/json.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* RF_REPORT_PAGE is the file that the build composes from page/. It contains MARKER once. */
+/* RF_REPORT_PAGE is the page that the build composes from page/. It contains MARKER once. */
 #ifndef RF_REPORT_PAGE
 #error "RF_REPORT_PAGE must be the path of the composed page"
 #endif
@@ -19,8 +20,8 @@ extern const char rf_report_frame[];
 static const char MARKER[] = "@@model@@";
 
 /* Some characters could end the script element or a line of script. If such a character is at `at`,
- * returns its number of bytes and sets *other to its JSON escape. If not, returns 0. In JSON, these
- * characters occur only in strings. */
+ * returns its number of bytes, and sets *other to its JSON escape. If not, returns 0. In JSON,
+ * these characters occur only inside strings. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;

@@ -6,8 +6,8 @@
 
 #include "base/base.h"
 
-/* The page of a report model (page/README.md), malloc'ed and NUL-terminated. A name in the model
- * cannot inject HTML or script. */
+/* Writes the page of a report model (page/README.md) into *html, malloc'ed and NUL-terminated. A
+ * name in the model cannot inject HTML or script. */
 rf_status rf_report_page_html(const json_t *model, char **html, size_t *bytes, rf_error *error);
 
 #endif

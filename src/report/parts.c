@@ -35,7 +35,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      /* one expert of each layer with experts, summed over these layers */
+      /* parameters of one expert in each layer with experts, summed over these layers */
       {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},
@@ -131,7 +131,7 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   json_object_set_new(json, "forward_flops", json_real(all.forward));
   json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
   json_object_set_new(json, "weight_flops",
-                      json_real(weights)); /* without the attention products Q K^T and P V */
+                      json_real(weights)); /* weights only, without the attention products Q K^T and P V */
   json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
   json_object_set_new(json, "by_part", parts);
 }

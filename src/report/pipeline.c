@@ -27,14 +27,15 @@ json_t *rf_report_pipeline_json(const rf_plan *plan) {
                    mesh->stage, "even_bubble_fraction", rf_pipeline_bubble(mesh, micros), "stage", stages);
 }
 
-/* True if one line of text can describe both stages, because their numbers are equal. */
+/* True if the numbers of both stages are equal, so that one line of text describes both stages. */
 static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
   return a->layers == b->layers && a->in_flight == b->in_flight && a->peak_bytes == b->peak_bytes;
 }
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  /* The first stages are printed, then "...". The planned and the last stage are always printed. */
+  /* The first FIRST stages are printed, and then "...". The planned stage and the last stage are
+   * always printed. */
   enum { FIRST = 16 };
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;

@@ -26,7 +26,7 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* "ceilings" are per chip, as the work of ops is. If a ceiling is unknown, it is null. */
+/* "ceilings" are per chip, because the work of ops is per chip. An unknown ceiling is null. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
   double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
@@ -38,7 +38,7 @@ static json_t *machine_json(const rf_plan *plan) {
                    "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
-/* The mesh axes with more than one chip, and the ZeRO stage. */
+/* Writes the mesh axes with more than one chip, and the ZeRO stage. */
 static json_t *mesh_json(const rf_mesh *mesh) {
   json_t *axes = json_object();
   for (int a = 0; a < RF_AXES; a++)
@@ -92,7 +92,8 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
       "host_capacity_bytes", host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* Memory of a JAX program, as XLA's memory analysis reports it, and `temp` at its peak. */
+/* Memory of a JAX program as XLA's memory analysis reports it, and the parts of `temp` at its
+ * peak. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
   return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),
@@ -129,7 +130,7 @@ static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {
 }
 
 /* Lists all known price tiers, and for each tier the price of a million tokens. If a second machine
- * computes the prompts, the price is known for one tier only. */
+ * computes the prompts, the price is known only for one tier. */
 static json_t *prices_json(const rf_machine *m, const rf_report_unit *job, double rate) {
   json_t *list = json_array();
   for (int i = 0; i < m->price_count; i++) {
@@ -146,8 +147,8 @@ static json_t *prices_json(const rf_machine *m, const rf_report_unit *job, doubl
   return list;
 }
 
-/* Costs of the whole job on all chips. If the price is unknown, costs are null, and `assumptions`
- * says so. */
+/* Writes the costs of the whole job on all chips. If the price is unknown, costs are null, and
+ * `assumptions` names the reason. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_report_unit job = rf_report_unit_of(report);
@@ -168,8 +169,8 @@ static json_t *cost_json(const rf_report_plan *report) {
       "kilowatt_hours_for_tokens", real_or_null(seconds / 3600 * job.watts / 1000, asked && job.watts > 0));
 }
 
-/* The object "budget": number of complete steps in the given time, their tokens and their price. A
- * step of --job rollout or serve is a rollout or a request. */
+/* Writes the object "budget": the number of complete steps in the given time, their tokens and
+ * their price. A step of --job rollout is a rollout, and a step of --job serve is a request. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_report_unit job = rf_report_unit_of(report);
   const double steps = job.seconds > 0 ? floor(report->budget_seconds / job.seconds) : 0;
@@ -178,7 +179,7 @@ static json_t *budget_json(const rf_report_plan *report) {
                    real_or_null(job.usd_per_hour * report->budget_seconds / 3600, job.usd_per_hour > 0));
 }
 
-/* Whether an fsdp axis leaves matrices whole that it could store in shards, if it were shorter. */
+/* True if an fsdp axis stores whole matrices that a shorter axis could shard. */
 static bool whole_weights(const rf_graph *graph, char *line, size_t capacity) {
   int64_t whole = 0, all = 0, chips = rf_mesh_extent(&graph->mesh, RF_AXIS_FSDP);
   char a[32], b[32];
@@ -198,7 +199,7 @@ static bool whole_weights(const rf_graph *graph, char *line, size_t capacity) {
   return whole * 100 > all;
 }
 
-/* How the plan knows the times of collectives. */
+/* Says how the plan knows the times of collectives. */
 static const char *known_links(const rf_machine *m, char text[240]) {
   if (m->exchange_count)
     snprintf(text, 240, "collectives take the times that were measured between the ranks");
@@ -213,7 +214,7 @@ static const char *known_links(const rf_machine *m, char text[240]) {
   return text;
 }
 
-/* Which exchanges between ranks overlap with computation. */
+/* Says which exchanges between ranks overlap with computation. */
 static void say_overlap(json_t *list, const rf_graph *graph) {
   char line[160];
   int starts = 0, all = 0;
@@ -336,7 +337,7 @@ static json_t *ids_json(const int *ids, int count) {
   return list;
 }
 
-/* Names of the mesh axes of a collective's group. */
+/* Returns the names of the mesh axes of a collective's group. */
 static json_t *axes_json(rf_axes axes) {
   json_t *list = json_array();
   for (int a = 0; a < RF_AXES; a++)
@@ -354,7 +355,8 @@ static json_t *few_json(int64_t rows, const char *kernel) {
   return json_pack("{sI ss}", "rows", (json_int_t)rows, "kernel", kernel);
 }
 
-/* The products inside an op, each with its kernel and, if that differs, the kernel for few rows. */
+/* Returns the products inside an op, each with its kernel. If another kernel is used for few rows,
+ * it is listed too. */
 static json_t *products_json(const rf_inner *inner) {
   json_t *list = json_array();
   for (int i = 0; i < RF_MAX_INNER; i++) {
@@ -410,7 +412,7 @@ static json_t *ops_json(const rf_plan *plan) {
   return list;
 }
 
-/* One request alone does not wait, so its times have no spread. */
+/* A request that runs alone does not wait, so its times have no spread. */
 static json_t *alone(double seconds) {
   return json_pack("{sf sf sf}", "p50", seconds, "p95", seconds, "p99", seconds);
 }
@@ -449,7 +451,7 @@ static json_t *frontier_json(const rf_report_plan *report) {
   return list;
 }
 
-/* --fit of a job without a search over settings has no frontier. */
+/* With --fit, a job without a search over settings has no frontier. */
 static void put_largest_batch(json_t *json, const rf_report_plan *report) {
   json_object_set(json, "largest_batch", (json_t *)report->largest);
   if (report->found) return;

@@ -41,7 +41,8 @@ static void put_classes(FILE *out, const rf_plan *plan, double peak, double room
     fprintf(out, "  %-12s %10s  %5.1f %%\n", "draft", rf_text_bytes(draft, a), 100 * draft / peak);
 }
 
-/* Prints the memory of a job with several phases. It is the peak over all phases. */
+/* Prints the memory of a job with several phases. The printed memory is the peak over all
+ * phases. */
 static void put_phases_memory(FILE *out, const rf_report_plan *report) {
   char a[32];
   double bytes[RF_CLASSES];
@@ -161,7 +162,7 @@ static void put_cost(FILE *out, const rf_report_plan *report) {
   fputc('\n', out);
 }
 
-/* The phases of a job with their share of the time, and the memory of each phase. */
+/* Prints the phases of a job, each with its share of the time and its memory. */
 static void put_phases(FILE *out, const rf_report_whole *whole) {
   char a[32], b[32];
   for (int i = 0; i < whole->phases; i++)
@@ -192,7 +193,8 @@ static void put_bounds(FILE *out, const rf_step_time *time) {
             rf_text_seconds(time->bubble, a), 100 * time->bubble / t);
 }
 
-/* The utilization relative to the peak of the linear layers' dtype, as in the JSON object. */
+/* Prints the utilization relative to the peak for the linear layers' dtype, as in the JSON
+ * object. */
 static void put_mfu(FILE *out, const rf_plan *plan, const rf_plan_totals *total) {
   const rf_build_options *b = &plan->options.build;
   double work = rf_plan_matmul_peak_flops(plan) * total->time.seconds,
@@ -295,7 +297,7 @@ static void put_tensors(FILE *out, const rf_plan *plan) {
   }
 }
 
-/* A line below an op: the kernels of a product inside the op. */
+/* Prints a line below an op with the kernels of a product inside the op. */
 static void put_product(FILE *out, const rf_inner *inner) {
   if (!inner->product) return;
   fprintf(out, "%34s%s %s", "", inner->product, inner->kernel->name);
@@ -347,8 +349,8 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
   fputc('\n', out);
 }
 
-/* The largest batch of a training step over all settings that the search planned, if it is larger than
- * that of the chosen setting. */
+/* Prints the largest batch of a training step over all planned settings, if it is larger than the
+ * batch of the chosen setting. */
 static void put_larger_batch(FILE *out, const rf_report_plan *report, json_int_t batch) {
   static const char remat[] = "remat=";
   const json_t *raise;
@@ -377,7 +379,7 @@ static void put_larger_batch(FILE *out, const rf_report_plan *report, json_int_t
             report->whole ? "" : " at once", setting, bytes);
 }
 
-/* --fit: the answer to "how large may the batch be?", and the margin of the search. */
+/* With --fit, prints the largest possible batch, and the margin of the search. */
 static void put_largest_batch(FILE *out, const rf_report_plan *report) {
   const json_t *l = report->largest;
   const rf_plan_options *o = &report->plan->options;
