@@ -86,7 +86,7 @@ extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
 /* Returns the entry of a parameter for files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* True if a tensor can be ignored, because it is no parameter. False for rope_freqs.weight. */
+/* True if a tensor can be ignored, because it is not a parameter. False for rope_freqs.weight. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */

@@ -369,7 +369,7 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   }
 }
 
-/* Gemma scales token embeddings by sqrt(width), which is no constant expression in C. */
+/* Gemma scales token embeddings by sqrt(width), which is not a constant expression in C. */
 static float scale_of_tokens(const rf_model *model) {
   return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
 }

@@ -134,7 +134,7 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    /* A missing tensor is no error here, because loading the file reports it later. */
+    /* A missing tensor is not an error here, because loading the file reports it later. */
     for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;

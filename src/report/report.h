@@ -15,55 +15,59 @@ typedef struct rf_report_phase {
   int64_t peak_bytes;
 } rf_report_phase;
 
-/* One step of a job that runs several plans in turn. */
+/* One step of a job that runs several plans one after the other. */
 typedef struct rf_report_whole {
   const char *unit; /* "RL step" */
   const char *main; /* name of the phase whose plan is rf_report_plan.plan */
   rf_plan_totals totals;
   rf_report_phase phase[4];
-  int phases; /* 0: the job runs one plan, `main` */
+  int phases; /* 0: the job runs only one plan, which is `main` */
 } rf_report_whole;
 
-/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from
- * them. */
+/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from these
+ * figures. */
 typedef struct rf_report_unit {
   const char *name; /* "step", "RL step", "rollout" or "request" */
-  char note[96];    /* for the line of the cost: which tokens are counted */
+  char note[96];    /* text for the line of the cost that says which tokens are counted */
   double seconds, tokens;
   double model_flops, /* 0: unknown */
-      usd_per_hour,   /* of all machines; 0: the price of a machine is unknown */
+      usd_per_hour,   /* USD per hour of all machines; 0: the price of a machine is unknown */
       watts;          /* of all machines; 0: unknown */
 } rf_report_unit;
 
 typedef struct rf_report_plan {
-  const rf_plan *plan;    /* train: the plan of a step; generate: the plan of one decode step */
-  const rf_plan *prefill; /* generate: the plan of one prefill step; otherwise NULL */
+  const rf_plan *plan;    /* train: the plan of one step. generate: the plan of one decode step */
+  const rf_plan *prefill; /* generate: the plan of one prefill step; other jobs: NULL */
   const char *job;        /* "train", "generate" and so on */
-  /* Time, rate, work and cost of the whole job. NULL: those of one step of `plan`. */
+  /* Time, rate, work and cost of the whole job. NULL: the figures are those of one step of
+   * `plan`. */
   const rf_report_whole *whole;
-  /* A rollout or a request, from its prompts to the last answer. 0 seconds: nothing was simulated.
-   * NULL: the job answers no prompts, and its cost is that of steps. */
+  /* Figures of a rollout or a request, from its prompts to its last answer. 0 seconds: nothing was
+   * simulated. NULL: the job answers no prompts, and its cost is the cost of steps. */
   const rf_report_unit *served;
-  bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
-  const char *batch_for;           /* marks the batch as a default: rf_settings.batch_for; NULL: unmarked */
-  int64_t prompts, samples;        /* number of prompts, and of answers to each prompt; 0: no prompts */
+  bool seq_default, dtype_default; /* true: mark the sequence length or the dtype as a default */
+  /* marks the batch as a default, with the text of rf_settings.batch_for; NULL: no mark */
+  const char *batch_for;
+  int64_t prompts, samples; /* number of prompts, and of answers to each prompt; 0: no prompts */
   const rf_advice *advice;
   int advice_count;
-  /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */
+  /* The object "memory" of a job with several phases. If it is NULL, "memory" is made from
+   * `plan`. */
   const json_t *memory;
-  const rf_fit_found *found; /* results of --fit, fastest first; NULL: no search */
-  const json_t *largest;     /* --fit: the object "largest_batch"; NULL: no search */
-  double tokens;             /* print time and cost of this number of tokens; 0: do not print */
-  double budget_seconds;     /* print how many steps fit into this time; 0: do not print */
-  bool tensors, ops;         /* add the lists "tensors" and "ops" */
+  const rf_fit_found *found; /* results of --fit, the fastest first; NULL: no search was made */
+  const json_t *largest;     /* the object "largest_batch" of --fit; NULL: no search was made */
+  double tokens;             /* number of tokens whose time and cost are printed; 0: none are printed */
+  double budget_seconds;     /* time for which the number of steps is printed; 0: none is printed */
+  bool tensors, ops;         /* true: add the lists "tensors" and "ops" */
 } rf_report_plan;
 
-/* A plan as JSON: docs/formats.md, "plan". The caller owns the object. NULL: out of memory. */
+/* A plan as JSON: docs/formats.md, "plan". The caller owns the returned object. NULL: out of
+ * memory. */
 json_t *rf_report_plan_json(const rf_report_plan *report);
-/* The plan as text. malloc'ed. */
+/* Returns the plan as a malloc'ed text. */
 char *rf_report_plan_text(const rf_report_plan *report);
 
-/* Predicted and measured seconds of each kind of op, summed over all calls. */
+/* Returns predicted and measured seconds of each kind of op, summed over all calls. */
 json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured);
 
 /* A plan of a run, and the measurements of its steps or forward passes. */
@@ -71,20 +75,23 @@ typedef struct rf_report_pass {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured; /* NULL before the run */
-  int64_t timed;               /* number of steps or passes whose ops were timed; 0: all */
+  int64_t timed;               /* number of steps or passes whose ops were timed; 0: all were timed */
   int64_t count;               /* number of steps or forward passes */
-  double tokens;               /* tokens in all passes; 0: not counted */
-  double seconds;              /* wall-clock seconds of all passes; 0: not measured */
-  /* (ops) total predicted or limit seconds of each op, if passes had fewer rows than planned;
-   * NULL: as planned */
+  double tokens;               /* number of tokens in all passes; 0: they were not counted */
+  double seconds;              /* wall-clock seconds of all passes; 0: they were not measured */
+  /* (ops) total predicted or limit seconds of each op, if passes had fewer rows than planned; NULL:
+   * passes had as many rows as planned */
   const double *predicted, *limit;
 } rf_report_pass;
-/* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
+/* Returns the predicted, measured and limit seconds of a call of each op (docs/formats.md,
+ * "report.json"). */
 json_t *rf_report_pass_json(const rf_report_pass *pass);
-/* Number of steps or passes to which the times of ops in this object belong; 1 or more. */
+/* Returns the number of steps or passes to which the times of ops in this object belong. It is 1 or
+ * more. */
 double rf_report_timed(const json_t *pass);
 
-/* The next functions write a number with its unit into `text` and return it: "5.94 GiB". */
+/* The following functions write a number with its unit into `text` and return `text`: "5.94
+ * GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "90 s", "8 min". */
 char *rf_text_seconds(double seconds, char text[32]);
@@ -95,7 +102,7 @@ char *rf_text_rate(double bps, char text[32]); /* bytes per second, "18.0 TB/s" 
 char *rf_text_count(double count, char text[32]);
 /* "131,072". */
 char *rf_text_whole(int64_t count, char text[32]);
-/* Any number without an exponent, if it is not tiny: "4.5851", "24,576", "0.0003". */
+/* Writes any number. Numbers that are not tiny have no exponent: "4.5851", "24,576", "0.0003". */
 char *rf_text_number(double value, char text[32]);
 /* "0.3411 USD", "12,345 USD", "32.1 M USD". */
 char *rf_text_usd(double usd, char text[32]);

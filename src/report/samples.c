@@ -1,5 +1,5 @@
-/* samples.c - see samples.h. A line of samples.jsonl is one group: the answers to one prompt. Only
- * known fields of the expected type are copied. */
+/* samples.c - see samples.h. Each line of samples.jsonl is one group, which has all answers to one
+ * prompt. Only known fields of the expected type are copied. */
 #include "report/samples.h"
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 enum { PIECE_MAX = 128, WORD_MAX = 200, COMPONENTS_MAX = 32 };
 
-/* Lists with one entry per token. */
+/* Names of the lists that have one entry per token. */
 static const char *const LISTS[] = {"pieces", "tokens", "logprobs", "kl"};
 enum { LIST_COUNT = sizeof LISTS / sizeof *LISTS };
 
@@ -22,8 +22,8 @@ typedef struct unit {
   size_t index, bytes;
 } unit;
 
-/* The steps of training, or those of evaluation. Keeps each step whose index is a multiple of
- * `stride`, and the newest step. */
+/* The steps of training, or the steps of evaluation. A series keeps each step whose index is a
+ * multiple of `stride`, and the newest step. */
 typedef struct series {
   unit *units;
   size_t count, capacity, seen, stride, bytes, most;
@@ -36,7 +36,7 @@ typedef struct reading {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Bytes of a text in the page, which escapes some characters. */
+/* Returns the bytes of a text in the page, which escapes some characters. */
 static size_t text_cost(const char *text, size_t bytes) {
   size_t cost = 3;
   for (size_t i = 0; i < bytes; i++) {
@@ -60,7 +60,7 @@ static size_t cost_of(const json_t *json) {
 
 /* ---- checked copies -------------------------------------------------------------------------- */
 
-/* A copy of a text, cut to `most` bytes between two characters. */
+/* Returns a copy of a text. A text of more than `most` bytes is cut between two characters. */
 static json_t *cut_text(const json_t *value, size_t most) {
   const char *text = json_string_value(value);
   size_t bytes = json_string_length(value);
@@ -99,14 +99,14 @@ static void copy_components(reading *r, const json_t *from, json_t *to) {
   json_object_set_new(to, "rewards", copy);
 }
 
-/* The value with four digits: more digits would only make the page larger. */
+/* Returns the value with four digits, because more digits would only make the page larger. */
 static json_t *short_number(const json_t *value) {
   char text[40];
   snprintf(text, sizeof text, "%.4g", json_number_value(value));
   return json_real(strtod(text, NULL));
 }
 
-/* A copy of a list of tokens. A value of another type becomes null. */
+/* Returns a copy of a list of tokens. A value with another type becomes null. */
 static json_t *copy_list(reading *r, const json_t *list, size_t most, bool texts, bool whole) {
   json_t *copy = json_array(), *value;
   size_t i;
@@ -122,7 +122,8 @@ static json_t *copy_list(reading *r, const json_t *list, size_t most, bool texts
   return copy;
 }
 
-/* Without pieces, the page cannot show tokens. A list of another length does not belong to them. */
+/* Without the list "pieces", the page cannot show tokens. A list with another length does not
+ * belong to these tokens. */
 static void copy_tokens(reading *r, const json_t *from, json_t *to) {
   const json_t *pieces = json_object_get(from, "pieces");
   size_t count = json_array_size(pieces);
@@ -150,8 +151,8 @@ static void add_left_out(json_t *to, const char *key, json_int_t count) {
   if (count) json_object_set_new(to, key, json_integer(count));
 }
 
-/* The group of a line, in at most `room` bytes: first the lists of tokens are left out, then samples.
- * NULL: the line is not a group. */
+/* Returns the group of a line in at most `room` bytes. To save bytes, the lists of tokens are left
+ * out first, and samples after them. Returns NULL if the line is not a group. */
 static json_t *group_of(reading *r, const json_t *row, size_t room, size_t *bytes) {
   const json_t *samples = json_object_get(row, "samples"), *one;
   json_t *group = json_object(), *kept = json_array();
@@ -190,7 +191,7 @@ static json_t *group_of(reading *r, const json_t *row, size_t room, size_t *byte
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Removes the steps that are neither the newest nor multiples of the stride. */
+/* Removes all steps except the newest step and the multiples of the stride. */
 static void keep_multiples(series *s) {
   size_t kept = 0;
   for (size_t i = 0; i < s->count; i++) {
@@ -262,7 +263,7 @@ static rf_status add_line(reading *r, const json_t *row, const char *path, rf_er
 static json_t *steps_of(series *s) {
   json_t *steps = json_array();
   for (size_t i = 0; i < s->count; i++) {
-    /* A step whose lines are all wrong has no group. */
+    /* A step has no group if all its lines are wrong. */
     if (json_array_size(json_object_get(s->units[i].step, "groups")))
       json_array_append(steps, s->units[i].step);
     else s->seen--;
@@ -292,7 +293,7 @@ rf_status rf_report_read_samples(const char *path, json_t **samples, rf_error *e
     if (status == RAFTER_OK) status = rf_json_line(lines.text, lines.bytes, path, lines.line, &row, &bad);
     if (status == RAFTER_OK) status = add_line(&r, row, path, error);
     else {
-      r.skipped_lines++; /* too long, cut off, or not JSON */
+      r.skipped_lines++; /* the line is too long, was cut off, or is not JSON */
       status = RAFTER_OK;
     }
     json_decref(row);
@@ -311,7 +312,7 @@ rf_status rf_report_read_samples(const char *path, json_t **samples, rf_error *e
 
 /* ---- thinning -------------------------------------------------------------------------------- */
 
-/* Entry i of n entries at equal distances in a list of `count` entries. */
+/* Returns the index of entry i of n entries at equal distances in a list of `count` entries. */
 static size_t spread(size_t i, size_t n, size_t count) {
   return n < 2 ? i : (i * (count - 1) + (n - 1) / 2) / (n - 1);
 }

@@ -104,7 +104,7 @@ static json_t *change_json(const rf_change *change) {
                    "approximate", change->approximate, "exact", change->exact, "fits", change->fits);
 }
 
-/* A compiler decides what a compiled program allocates. */
+/* The compiler decides what a compiled program allocates. */
 static bool is_compiled(const rf_diagnosis *d) {
   for (int i = 0; i < d->passes; i++)
     if (d->pass[i].compiled) return true;

@@ -13,8 +13,7 @@
 enum { COLUMNS = 110, ROWS = 7, PASSES = 2 };
 
 typedef struct row {
-  const char *name,
-      *beaten; /* beaten: text to print in place of a figure above 100 %; "": print the figure */
+  const char *name, *beaten; /* beaten: text that replaces a figure above 100 %; "": print the figure */
   double seconds, predicted, limit;
 } row;
 
@@ -118,7 +117,7 @@ static void print_rate(FILE *out, const json_t *pass) {
   fputc('\n', out);
 }
 
-/* Breaks `text` into lines at blanks. Indents all lines except the first. */
+/* Prints `text` in lines that are broken at blanks. All lines except the first are indented. */
 static void print_wrapped(FILE *out, const char *text, const char *indent) {
   size_t room = COLUMNS;
   for (bool first = true; *text; first = false) {
@@ -140,7 +139,7 @@ char *rf_report_summary_text(const json_t *summary) {
   const json_t *passes = json_object_get(summary, "walks"), *pass, *note;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  /* A training run shows its training step, but not its validation. */
+  /* The summary of a training run shows the training step, but not the validation. */
   bool trains = !strcmp(rf_json_text_at(json_array_get(passes, 0), "walk"), "train");
   size_t shown = trains ? 1 : PASSES;
   json_array_foreach ((json_t *)passes, i, pass)

@@ -15,7 +15,7 @@
 #include "run/record.h"
 
 enum { NOTES = 4 };
-/* If an op reaches less than this fraction of its roofline, its kernel limits it. */
+/* If an op reaches less than this fraction of its roofline, the kernel is what limits the op. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -68,13 +68,14 @@ static char *planned_sentence(const rf_diagnosed_pass *pass, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* True if kernels limit the pass: fastest calls miss the machine's limit, not the prediction. */
+/* True if kernels limit the pass: the fastest calls are far from the machine's limit, but near the
+ * prediction. */
 static bool kernels_bind(const rf_diagnosed_pass *pass, const rf_sum *kind) {
   return pass->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
 }
 
-/* "runs at 50 % of its limit", with the verb before it */
+/* Writes the end of a sentence such as "runs at 50 % of its limit", after its verb. */
 static char *of_limit(const rf_diagnosed_pass *pass, const rf_sum *kind, double seconds, char text[64]) {
   const rf_sum sum = {.seconds = seconds, .limit = kind->limit, .flops = kind->flops};
   const char *beaten = rf_diagnosed_beaten(pass, &sum);
@@ -109,7 +110,8 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
               kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The sentence about a run that other programs slowed: its fastest calls show its own speed. */
+/* Returns the sentence about a run that other programs slowed. Its fastest calls show the run's own
+ * speed. */
 static char *alone_sentence(const rf_diagnosed_pass *pass) {
   const rf_sum *kind = &pass->kinds.at[0];
   char a[32], b[32], c[32], part[64];
@@ -132,7 +134,7 @@ static char *held_sentence(const rf_diagnosed_pass *pass) {
               rf_text_seconds(pass->fastest, a), rf_text_seconds(pass->predicted, b));
 }
 
-/* The sentence about a run in which a few outlier steps took a large part of the time. */
+/* Returns the sentence about a run in which a few slow steps took a large part of the time. */
 static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_pass *pass) {
   double ratio = pass->predicted > 0 ? found->median / pass->predicted : 1;
   char a[32], times[64] = "";
@@ -142,7 +144,8 @@ static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_pass
               found->count, found->steps, 100 * found->part, rf_text_seconds(found->median, a), times);
 }
 
-/* The part of the time in which a run used fewer threads, because other programs used the cores. */
+/* Returns the part of the time in which a run used fewer threads because other programs used the
+ * cores. */
 static double reduced_part(const rf_diagnosis *d, double *threads) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
   double seconds = rf_json_number_at(others, "seconds");
@@ -150,8 +153,8 @@ static double reduced_part(const rf_diagnosis *d, double *threads) {
   return seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
 }
 
-/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not
- * busy. */
+/* A busy machine is reported before all other reasons, because it slows every kernel. Returns NULL
+ * if the machine was not busy. */
 static char *busy_sentence(const rf_diagnosis *d) {
   double threads, part = d->measured ? reduced_part(d, &threads) : 0;
   if (part <= RF_WORTH) return NULL;
@@ -179,7 +182,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
        *text = NULL;
   const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";
   if (!gap && !d->taken) return inside;
-  if (slow) /* the wait is a part of exchanges, so the rest is not without it */
+  if (slow) /* the exchanges include this wait, so the sentence does not speak of a remaining time */
     text = join("%s waits for slower ranks for %.0f %% of its threads' recorded time. %s", of,
                 100 * d->gap_part, or_empty(inside));
   else if (gap)
@@ -193,7 +196,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
   return text;
 }
 
-/* ---- the rest of the sentence ---------------------------------------------------------------- */
+/* the rest of a sentence ---------------------------------------------------------------- */
 
 static char *change_sentence(const rf_diagnosis *d) {
   const rf_change *best = d->best;
@@ -215,7 +218,7 @@ static char *change_sentence(const rf_diagnosis *d) {
               best->approximate ? "; it changes results" : "");
 }
 
-/* The sentence about a run that has metrics of steps but no report.json. */
+/* Returns the sentence about a run that has metrics of steps but no report.json. */
 static char *last_step_sentence(const rf_last_step *last) {
   double ratio = last->predicted > 0 ? last->seconds / last->predicted : 0;
   char a[32], b[32], c[32];
@@ -225,7 +228,7 @@ static char *last_step_sentence(const rf_last_step *last) {
               decimals(ratio), ratio, rf_text_count(last->tokens_per_second, c));
 }
 
-/* The first sentence about a plan that has not run and does not fit. */
+/* Returns the first sentence about a plan that was not run and does not fit. */
 static char *misfit_sentence(const rf_diagnosis *d) {
   const json_t *memory = json_object_get(d->plan, "memory");
   double headroom = rf_json_number_at(memory, "headroom_bytes");
@@ -236,7 +239,7 @@ static char *misfit_sentence(const rf_diagnosis *d) {
               rf_text_bytes(rf_json_number_at(memory, "peak_bytes") + headroom, b));
 }
 
-/* The sentence about a plan that lists no ops: its total time and rate. */
+/* Returns the sentence about a plan that lists no ops, with its total time and rate. */
 static char *sums_sentence(const rf_diagnosis *d) {
   const char *of = subject(rf_json_text_at(d->plan, "job"));
   double rate = rf_json_number_at(json_object_get(d->plan, "rate"), "tokens_per_second");
@@ -351,7 +354,7 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
                        rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
 }
 
-/* Says how to keep all threads, if the run used fewer while other programs used the cores. */
+/* Says how a run keeps all its threads, if it used fewer because other programs used the cores. */
 static void note_reduced(const rf_diagnosis *d, json_t *notes) {
   double threads, part = reduced_part(d, &threads);
   if (part <= RF_WORTH) return;
@@ -360,7 +363,7 @@ static void note_reduced(const rf_diagnosis *d, json_t *notes) {
                      100 * part, threads, threads));
 }
 
-/* The mean over the ranks of a key of their table. */
+/* Returns the mean of a key in the table of ranks. */
 static double mean_of(const json_t *list, const char *key) {
   const json_t *one;
   double sum = 0;
@@ -369,7 +372,8 @@ static double mean_of(const json_t *list, const char *key) {
   return json_array_size(list) ? sum / (double)json_array_size(list) : 0;
 }
 
-/* Waits for other ranks by cause, as means over the ranks, and the slow rank if there is one. */
+/* Notes the waits for other ranks by cause, as means over the ranks, and the slow rank if there is
+ * one. */
 static void note_ranks(const rf_diagnosis *d, json_t *notes) {
   const json_t *ranks = json_object_get(json_object_get(d->entry, "measured"), "ranks"),
                *list = json_object_get(ranks, "waits"), *slowest = json_object_get(ranks, "slowest"), *one;
@@ -398,7 +402,7 @@ static void note_ranks(const rf_diagnosis *d, json_t *notes) {
               number, rf_json_text_at(one, "host"), rf_text_seconds(excess, a), 100 * excess / others));
 }
 
-/* The measured idle time of each pipeline stage, next to the predicted one. */
+/* Notes the measured idle time of each pipeline stage, next to the predicted idle time. */
 static void note_bubble(const rf_diagnosis *d, json_t *notes) {
   const json_t *ranks =
                    json_object_get(json_object_get(json_object_get(d->entry, "trace"), "header"), "ranks"),

@@ -1,5 +1,5 @@
-/* thin.c - see thin.h. An entry of thinned metrics stands for a range of steps. It has the mean,
- * minimum and maximum of rates and losses, and the counts of the last step. */
+/* thin.c - see thin.h. Each entry of thinned metrics stands for a range of steps. An entry has the
+ * mean, minimum and maximum of rates and losses, and the counts of the range's last step. */
 #include "report/thin.h"
 
 #include "base/base.h"
@@ -55,7 +55,7 @@ typedef struct sum {
   size_t count;
 } sum;
 
-/* Sums a value of each row or, with `object`, a value of this object of each row. */
+/* Sums a value over the rows. With `object`, the value belongs to this object of each row. */
 static sum sum_of(const json_t *rows, size_t from, size_t to, const char *object, const char *key) {
   sum s = {0};
   for (size_t i = from; i < to; i++) {
@@ -71,7 +71,7 @@ static sum sum_of(const json_t *rows, size_t from, size_t to, const char *object
   return s;
 }
 
-/* Means of the values of an object, such as the reward of each component. */
+/* Adds the means of the values of an object, such as the reward of each component. */
 static void put_object(const json_t *rows, size_t from, size_t to, const char *name, json_t *row) {
   json_t *means = json_object(), *value;
   const char *key;
@@ -116,7 +116,7 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   return row;
 }
 
-/* Leaves out the first measured step, because its caches are cold. */
+/* The first measured step is left out, because its caches are cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);

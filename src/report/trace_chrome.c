@@ -64,7 +64,7 @@ static rf_status pen_close(pen *p) {
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 typedef struct op_text {
-  char *name, *args; /* JSON. name: a string. args: fields, as in "op":3,"kernel":"..." */
+  char *name, *args; /* `name` is a JSON string, and `args` has the fields, as in "op":3,"kernel":"..." */
   double seconds, limit_seconds, flops, bytes;
 } op_text;
 typedef struct ops {
@@ -130,7 +130,8 @@ static const char *list_name(const rf_trace_file *file, const char *list, size_t
   return json_string_value(json_is_object(entry) ? json_object_get(entry, "name") : entry);
 }
 
-/* Position of a track from the top. Steps, phases and predictions are above the threads. */
+/* Returns the position of a track, counted from the top. The tracks of steps, phases and
+ * predictions are above the tracks of threads. */
 static int order_of(const char *kind, size_t lane) {
   static const char *const above[] = {"steps", "phases", "predicted"};
   for (int i = 0; i < 3; i++)
@@ -182,8 +183,8 @@ static void put_lanes(pen *p, const rf_trace_file *file, const ops *o) {
   }
 }
 
-/* The end of a span in the drawing. Spans of a track may not overlap. So a predicted span ends
- * before the next predicted span. */
+/* Returns the end of a span in the drawing. Spans of a track may not overlap. So a predicted span
+ * ends before the next predicted span begins. */
 static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
   bool reaches = file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count &&
                  file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
@@ -197,8 +198,8 @@ static void put_head(pen *p, const rf_trace_file *file, const ops *o, int64_t i,
        1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* Finds the predicted span of the next measured op. Both kinds of spans of a rank are in execution
- * order. Returns -1 if the file has no such span. */
+/* Finds the predicted span of the next measured op. The predicted spans and the measured spans of a
+ * rank are both in execution order. Returns -1 if the file has no such span. */
 static int64_t prediction_of(const rf_trace_file *file, const ops *o, int64_t op, int64_t *next) {
   int rank = o->rank[file->lane[op]];
   while (*next < file->count && (file->kind[*next] != RF_SPAN_PREDICTED || o->rank[file->lane[*next]] < rank))
@@ -207,7 +208,8 @@ static int64_t prediction_of(const rf_trace_file *file, const ops *o, int64_t op
   return fits ? (*next)++ : -1;
 }
 
-/* Gets an op's predicted seconds and limit from the span `of`, or from the plan if `of` is -1. */
+/* Gets an op's predicted seconds and limit from the span `of`. If `of` is -1, gets them from the
+ * plan. */
 static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
                      double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);

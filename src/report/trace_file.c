@@ -1,4 +1,5 @@
-/* trace_file.c - trace.bin: a header, which is one line of JSON, and then the columns. */
+/* trace_file.c - reads and writes trace.bin. The file has a header, which is one line of JSON, and
+ * then the columns. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/file.h"
@@ -13,7 +14,7 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MAX_FILE = (size_t)1 << 33, MAX_HEADER = (size_t)1 << 28;
-static const int64_t MAX_NS = (int64_t)1 << 53; /* a double represents every integer up to this one */
+static const int64_t MAX_NS = (int64_t)1 << 53; /* a double represents every integer up to this number */
 
 const rf_trace_column RF_TRACE_COLUMN[RF_TRACE_COLUMNS] = {
     {"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4},
@@ -43,7 +44,8 @@ void rf_trace_file_point(rf_trace_file *file) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* The tensor whose shape the trace shows for an op: the first output, or else the first input. */
+/* Returns the tensor whose shape the trace shows for an op. It is the first output, or the first
+ * input if there is no output. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->output_count; i++)
     if (op->output[i] != RF_NONE) return &graph->tensor[op->output[i]];
@@ -248,7 +250,7 @@ done:
   return status;
 }
 
-/* The time after a number of steps (of rank 0). */
+/* Returns the time after the first `steps` steps of rank 0. */
 static int64_t end_of_steps(const rf_trace_file *file, int steps) {
   const json_t *list = json_object_get(file->header, "steps"),
                *step = json_array_get(list, (size_t)steps - 1), *after = json_object_get(step, "after");
@@ -257,8 +259,8 @@ static int64_t end_of_steps(const rf_trace_file *file, int steps) {
              : json_integer_value(json_object_get(after ? after : step, "end"));
 }
 
-/* The largest number of steps, counted from the first, that together have at most `most` spans; 1
- * or more. */
+/* Returns the largest number of first steps that together have at most `most` spans. It is 1 or
+ * more. */
 static int steps_within(const rf_trace_file *file, int64_t most) {
   int low = 1, high = (int)json_array_size(json_object_get(file->header, "steps"));
   if (!high) return 0;
@@ -344,7 +346,7 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
   return RAFTER_OK;
 }
 
-/* Checks the fields of ops that other code reads. */
+/* Checks those fields of ops that other code reads. */
 static rf_status check_ops(const json_t *plans, const char *path, rf_error *error) {
   size_t p, i;
   json_t *op, *ops;
@@ -399,7 +401,7 @@ static rf_status check_seconds(const json_t *went, size_t gap_count, const char 
   return RAFTER_OK;
 }
 
-/* Checks the fields of steps that other code reads. */
+/* Checks those fields of steps that other code reads. */
 rf_status rf_trace_check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
   size_t i;
@@ -435,7 +437,8 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
   return RAFTER_OK;
 }
 
-/* The number of steps that spans of each lane may name, malloc'ed. NULL: out of memory. */
+/* Returns the number of steps that the spans of each lane may name. The array is malloc'ed. NULL:
+ * out of memory. */
 static size_t *steps_of_lanes(const rf_trace_file *file) {
   const json_t *ranks = json_object_get(file->header, "ranks");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")),
@@ -495,7 +498,7 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   int64_t number;
   const struct {
     const char *key;
-    size_t least, count; /* old traces lack the last gap and the last phase */
+    size_t least, count; /* `least` is smaller than `count` for gaps and phases that old traces lack */
     const char *(*name)(int);
   } names[] = {{"kinds", RF_SPAN_KINDS, RF_SPAN_KINDS, kind_name},
                {"phases", RF_PHASE_RECORD, RF_PHASES, phase_name},

@@ -1,5 +1,5 @@
-/* trace_pack.c - packs the columns of a trace for the page. Times become differences, and bytes are
- * grouped by significance. The result is gzip'ed and coded as base64. */
+/* trace_pack.c - packs the columns of a trace for the page. Times are stored as differences, and
+ * bytes are grouped by significance. The result is compressed by gzip and written as base64. */
 #include "report/trace_pack.h"
 
 #include <stdlib.h>
@@ -24,7 +24,8 @@ static uint64_t little(const unsigned char *at) {
 }
 
 /* Replaces times by differences. A begin becomes its distance to the previous begin. An end becomes
- * its distance to its own begin. Differences are modulo 2^64, so no information is lost. */
+ * its distance to the begin of the same span. Differences are modulo 2^64, so they lose no
+ * information. */
 static void difference(const unsigned char *column, const unsigned char *begins, size_t count,
                        unsigned char *values) {
   uint64_t before = 0;
@@ -36,7 +37,8 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* Writes the first bytes of all values, then all second bytes, and so on, to compress well. */
+/* Writes the first bytes of all values, then all second bytes, and so on, because this order
+ * compresses well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];
@@ -56,7 +58,7 @@ static char *base64(const unsigned char *bytes, size_t count, size_t *length) {
   return text;
 }
 
-/* Returns the gzip'ed bytes, malloc'ed. NULL: out of memory. */
+/* Returns malloc'ed bytes, which gzip has compressed. NULL: out of memory. */
 static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *packed) {
   z_stream stream = {0};
   if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK)
@@ -83,7 +85,7 @@ static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *pac
   return out;
 }
 
-/* Codes the columns into `coded`. Adds the coding of each column to `list`. */
+/* Writes the coded columns into `coded`. Adds the coding of each column to `list`. */
 static rf_status code_columns(const json_t *list, size_t count, const unsigned char *columns, size_t bytes,
                               unsigned char *coded, unsigned char *scratch, rf_error *error) {
   const unsigned char *begins = NULL;

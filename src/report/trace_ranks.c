@@ -24,7 +24,7 @@ rf_status rf_trace_pieces(const rf_trace_file *file, rf_trace_visit visit, void 
 
 enum { PLANS = sizeof(((rf_trace *)0)->plan) / sizeof(void *) };
 
-/* Where the lanes and plans of a part are in the joined trace. */
+/* The place of the lanes and plans of a part in the joined trace. */
 typedef struct seat {
   int64_t count;
   size_t first_lane, lanes, plans;
@@ -33,7 +33,7 @@ typedef struct seat {
 
 typedef struct joined {
   json_t *header, *lanes, *ranks, *plans, *digests, *ops;
-  json_int_t count, dropped, stage; /* stage: that of rank 0; 0 without a pipeline */
+  json_int_t count, dropped, stage; /* stage: the pipeline stage of rank 0; 0 without a pipeline */
   seat *seat;
 } joined;
 
@@ -47,9 +47,9 @@ static bool same_text(const json_t *a, const json_t *b) {
   return x && y && !strcmp(x, y);
 }
 
-/* The number of a plan in the joined trace. Ranks of one pipeline stage have the same plan. The
- * plans of all stages have the same name and digest, so those of other stages than that of rank 0
- * get others: plan.json does not have these plans. */
+/* Sets the number of a plan in the joined trace. Ranks of one pipeline stage have the same plan.
+ * The plans of all stages have the same name and digest. Plans of other stages than rank 0's get
+ * another name and digest, because plan.json does not have these plans. */
 static rf_status take_plan(joined *j, const rf_trace_part *part, size_t p, uint8_t *number, rf_error *error) {
   const json_t *header = part->header;
   json_t *name = json_incref(json_array_get(json_object_get(header, "plans"), p)),
@@ -80,7 +80,7 @@ static rf_status take_plan(joined *j, const rf_trace_part *part, size_t p, uint8
   return RAFTER_OK;
 }
 
-/* The rank is a key of a lane, so that readers need not count lanes. */
+/* Each lane has its rank as a key, so that readers need not count lanes. */
 static void take_lanes(joined *j, const json_t *lanes, size_t rank) {
   json_t *lane, *own;
   size_t i;
@@ -169,7 +169,7 @@ done:
   return status;
 }
 
-/* The file is mapped, so that its pages need no memory. */
+/* The file is mapped, so its pages need no allocated memory. */
 static rf_status write_json(const joined *j, const char *path, const char *folder, int *in_json,
                             rf_error *error) {
   void *map = NULL;
@@ -207,7 +207,7 @@ done:
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The measured idle time of a pipeline stage, if the rank has one. */
+/* Checks the measured idle time of a pipeline stage, if the rank has one. */
 static rf_status check_bubble(const json_t *rank, const char *path, rf_error *error) {
   static const char *const keys[] = {"seconds", "busy_seconds", "idle_seconds", "fill_seconds",
                                      "drain_seconds"};

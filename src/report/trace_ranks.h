@@ -1,11 +1,11 @@
-/* trace_ranks.h - the trace of a run on several ranks. Each rank records its own trace, and rank 0
- * joins them in one trace.bin, piece by piece, so that it needs memory for its own trace only. */
+/* trace_ranks.h - the trace of a run on several ranks. Each rank records its own trace. Rank 0
+ * joins the traces in one trace.bin, piece by piece, and so needs memory only for its own trace. */
 #ifndef RF_REPORT_TRACE_RANKS_H
 #define RF_REPORT_TRACE_RANKS_H
 
 #include "report/trace_file.h"
 
-/* The trace of one rank. Times of all ranks count from the same origin (run/clock.h). */
+/* The trace of one rank. The times of all ranks count from the same origin (run/clock.h). */
 typedef struct rf_trace_part {
   const json_t *header; /* header of the rank's own trace */
   const json_t *rank;   /* further keys for the rank's entry in the list `ranks` of the joined header */
@@ -20,8 +20,8 @@ enum { RF_TRACE_PIECE = 1 << 15 };
 typedef rf_status (*rf_trace_visit)(void *self, const void *data, size_t bytes, rf_error *error);
 rf_status rf_trace_pieces(const rf_trace_file *file, rf_trace_visit visit, void *self, rf_error *error);
 
-/* Like rf_trace_write, for the traces of all ranks: part `r` is that of rank r. The lanes of rank 0
- * come first. */
+/* Like rf_trace_write, for the traces of all ranks: part `r` is the trace of rank r. The lanes of
+ * rank 0 come first in the file. */
 rf_status rf_trace_join(const rf_trace_part *part, int parts, const char *folder, json_t **header,
                         int *in_json, rf_error *error);
 

@@ -9,11 +9,12 @@
 typedef struct unit {
   double size;
   const char *name;
-  double from; /* the unit is used from this multiple of its size on; 0: from 1 on */
-  bool plain;  /* without trailing zeros: "8 min", not "8.00 min" */
+  double from; /* the unit is used from this multiple of its size on; 0: from its size on */
+  bool plain;  /* true: without trailing zeros: "8 min", not "8.00 min" */
 } unit;
 
-/* Three digits: "18.0 TB/s". A value that rounds up to the next unit uses it: 0.9996 s is "1.00 s". */
+/* Three digits: "18.0 TB/s". A value that rounds up to the next unit is written in this next unit:
+ * 0.9996 s is "1.00 s". */
 static char *scaled(double value, const unit *units, int count, char text[32]) {
   int i = 0;
   while (i + 1 < count && fabs(value) < 0.9995 * (units[i].from > 0 ? units[i].from : 1) * units[i].size) i++;
@@ -39,12 +40,12 @@ char *rf_text_bytes(double bytes, char text[32]) {
 }
 
 char *rf_text_seconds(double seconds, char text[32]) {
-  /* minutes, hours and days from two on: "90 s", "8 min", "2.5 h" */
+  /* minutes, hours and days are used for values of 2 or more: "90 s", "8 min", "2.5 h" */
   static const unit units[] = {{86400, "days", 2, true},     {3600, "h", 2, true},
                                {60, "min", 2, true},         {.size = 1, .name = "s"},
                                {.size = 1e-3, .name = "ms"}, {.size = 1e-6, .name = "us"},
                                {.size = 1e-9, .name = "ns"}};
-  /* Differences of times leave rounding errors, which would be written as 0.00 ns. */
+  /* Differences of times have rounding errors, which would be written as 0.00 ns. */
   if (fabs(seconds) < 5e-12) return strcpy(text, "0 s");
   return scaled(seconds, units, 7, text);
 }

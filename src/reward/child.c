@@ -18,7 +18,8 @@ void rf_child_close(int *pipe) {
   *pipe = -1;
 }
 
-/* Makes a pipe. Its numbers are above those of the standard streams, which dup2 replaces. */
+/* Makes a pipe. The file descriptors are above those of the standard streams, which dup2
+ * replaces. */
 static bool make_pipe(int ends[2]) {
   int made[2];
   if (pipe2(made, O_CLOEXEC)) return false;
@@ -92,7 +93,7 @@ void rf_child_end(rf_child *child, char how[80]) {
   snprintf(how, 80, "still runs");
   if (child->pid) {
     bool ended = rf_child_ended(child);
-    /* Before the process is reaped, no other group can get its number. */
+    /* No other group can get the same number before the process is reaped. */
     kill(-child->pid, SIGKILL);
     while (waitpid(child->pid, &status, WNOHANG) == 0 && waited++ < KILL_MS) usleep(1000);
     if (ended) describe(status, how);

@@ -1,5 +1,6 @@
-/* command.c - see command.h. One thread serves all processes with poll. Each process has one answer
- * at a time. The lock guards the lists of answers, the lines for the caller, and the error. */
+/* command.c - see command.h. One thread serves all processes, with poll. Each process works on one
+ * answer at a time. The lock guards the lists of answers, the lines for the caller, and the
+ * error. */
 #define _GNU_SOURCE
 #include "reward/command.h"
 
@@ -19,17 +20,17 @@
 enum {
   LINE_BYTES = 1 << 20, /* longest reply */
   READ_BYTES = 1 << 16,
-  SHOWN_BYTES = 64 << 10,  /* maximum bytes of each process's stderr that are shown */
+  SHOWN_BYTES = 64 << 10,  /* maximum bytes that are shown of the stderr of each process */
   NOTED_BYTES = 256 << 10, /* maximum bytes of lines that wait for the caller */
-  LOOK_MS = 200            /* time after which a process that works is looked at */
+  LOOK_MS = 200            /* maximum milliseconds between two checks of a working process */
 };
 
 typedef struct worker {
   rf_child child;
-  rf_asked *now; /* the answer that the process works on; NULL: none */
+  rf_asked *now; /* the answer that the process works on; NULL: no answer */
   size_t sent;   /* bytes of its line */
-  double end;    /* time when its reply is late */
-  bool ended;    /* the process ended, but another one still has its output */
+  double end;    /* time after which the reply is late */
+  bool ended;    /* true: the process ended, but another process still has its output open */
   char *text;    /* (LINE_BYTES) unread output */
   size_t got;
   char said[1024]; /* unfinished line of stderr */
@@ -47,8 +48,8 @@ struct rf_reward_command {
   const rf_reward_options *options;
   pthread_t thread;
   pthread_mutex_t lock;
-  pthread_cond_t changed; /* answers are done, or the program failed */
-  int wake;               /* eventfd that wakes the thread */
+  pthread_cond_t changed; /* signals that answers are done, or that the program failed */
+  int wake;               /* an eventfd that wakes the thread */
   bool has_thread, closing, failed;
   list asked, done;
   char *notes; /* lines for options.say, joined by newlines */
@@ -104,7 +105,7 @@ static void note(rf_reward_command *c, const char *format, ...) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* Passes on one line of a process's stderr, up to SHOWN_BYTES. */
+/* Passes one line of a process's stderr to the caller, up to SHOWN_BYTES. */
 static void show_line(rf_reward_command *c, worker *w) {
   w->said[w->said_bytes] = 0;
   if (w->said_bytes) snprintf(w->last, sizeof w->last, "%.*s", (int)sizeof w->last - 1, w->said);
@@ -157,7 +158,8 @@ static void start(rf_reward_command *c, worker *w) {
 static const char END_HINT[] =
     "the command must read lines until its standard input ends; try it in a shell with one line of JSON";
 
-/* Ends a process that failed. Starts it again, or reports the failure. `what`: "wrote ...". */
+/* Ends a process that failed. Starts the process again, or reports the failure. `what`: "wrote
+ * ...". */
 static void fail(rf_reward_command *c, worker *w, const char *what, const char *hint) {
   char how[80], row[160] = "no answer was waiting", last[300] = "";
   rf_error error = {0};
@@ -186,7 +188,7 @@ static void fail(rf_reward_command *c, worker *w, const char *what, const char *
   start(c, w);
 }
 
-/* A pipe was closed, so the process should end now, and its exit status says why. */
+/* A pipe was closed, so the process should end soon, and its exit status says why. */
 static void fail_at_end(rf_reward_command *c, worker *w, const char *pipe) {
   char what[200];
   for (int ms = 0; ms < 1000 && !rf_child_ended(&w->child) && !is_closing(c); ms++) usleep(1000);
@@ -249,7 +251,7 @@ static bool read_stdout(rf_reward_command *c, worker *w) {
     w->got += (size_t)n;
     return take_lines(c, w);
   }
-  if (w->got && w->got < LINE_BYTES) { /* the last line has no newline */
+  if (w->got && w->got < LINE_BYTES) { /* the last line of the output has no newline */
     w->text[w->got] = '\n';
     w->got++;
     if (!take_lines(c, w)) return false;
@@ -258,13 +260,15 @@ static bool read_stdout(rf_reward_command *c, worker *w) {
   return false;
 }
 
-/* The process closed its input. It gets a second to end, which its output shows. */
+/* The process closed its input. The process gets a second to end, and the end of its output shows
+ * that it ended. */
 static void close_input(worker *w) {
   rf_child_close(&w->child.in);
   w->end = rf_now_seconds() + 1;
 }
 
-/* Sends bytes of the current line. SIGPIPE is blocked in this thread. */
+/* Sends bytes of the current line. SIGPIPE is blocked in this thread, so a closed pipe gives an
+ * error. */
 static void send_line(worker *w) {
   ssize_t n = write(w->child.in, w->now->line + w->sent, w->now->bytes - w->sent);
   if (n > 0) w->sent += (size_t)n;
@@ -280,8 +284,8 @@ static void give_answer(rf_reward_command *c, worker *w) {
   w->end = rf_now_seconds() + (w->child.in < 0 ? 1 : c->options->timeout_seconds);
 }
 
-/* A process that ended gives no reply, even if another process keeps its output open. Its last lines
- * may be in the pipe, so they are read first. */
+/* A process that ended gives no reply, even if another process keeps its output open. The last
+ * lines of the process may still be in the pipe, so they are read first. */
 static void check_end(worker *w) {
   if (!w->now || w->ended || !rf_child_ended(&w->child)) return;
   double soon = rf_now_seconds() + LOOK_MS * 1e-3;
@@ -297,7 +301,7 @@ static void check_time(rf_reward_command *c, worker *w) {
     fail_at_end(c, w, "input");
     return;
   }
-  if (rf_child_ended(&w->child)) { /* another process has its output */
+  if (rf_child_ended(&w->child)) { /* another process still has the output open */
     fail(c, w, NULL, END_HINT);
     return;
   }
@@ -310,7 +314,8 @@ static void check_time(rf_reward_command *c, worker *w) {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Milliseconds until the first reply is late, at most LOOK_MS; -1: none is expected. */
+/* Returns the milliseconds until the first reply is late, at most LOOK_MS. -1: no reply is
+ * expected. */
 static int time_left(const rf_reward_command *c) {
   double first = 0;
   for (int i = 0; i < c->options->workers; i++) {
@@ -346,7 +351,8 @@ static void serve(rf_reward_command *c, struct pollfd *polled) {
   }
 }
 
-/* Ends all processes. They may end by themselves first, as their input has ended. */
+/* Ends all processes. The processes get some time to end by themselves, because their input was
+ * closed. */
 static void end_all(rf_reward_command *c) {
   enum { GRACE_MS = 1000, STOPPED_MS = 100, STEP_MS = 5 };
   char how[80];
@@ -374,7 +380,8 @@ static void *run(void *self) {
   return NULL;
 }
 
-/* ---- the side of the caller ------------------------------------------------------------------ */
+/* functions that the caller's thread runs
+ * ------------------------------------------------------------------ */
 
 static rf_status make_thread(rf_reward_command *c, rf_error *error) {
   sigset_t blocked, before;

@@ -19,7 +19,8 @@ rf_status rf_numbers_open(rf_numbers **numbers, rf_error *error) {
 
 void rf_numbers_close(rf_numbers *numbers) { pcre2_code_free((pcre2_code *)numbers); }
 
-/* Finds the first or last number in `text` without its commas. Returns false if there is none. */
+/* Finds the first or last number in `text` without its commas. Returns false if the text has no
+ * number. */
 static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes, bool last, char number[64]) {
   const pcre2_code *pattern = (const pcre2_code *)numbers;
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(pattern, NULL);

@@ -1,22 +1,23 @@
-/* number.h - finds the number that an answer ends with, as the evaluation of GSM8K does. */
+/* number.h - finds the number at the end of an answer, as the evaluation of GSM8K does. */
 #ifndef RF_NUMBER_H
 #define RF_NUMBER_H
 
 #include "base/base.h"
 
-/* The regular expression of a number. Commas between digits do not count. */
+/* The regular expression of a number. Commas between the digits are ignored. */
 #define RF_NUMBER_PATTERN "(?:(?<![0-9])-)?[0-9][0-9,]*(?:\\.[0-9]+)?"
 
 typedef struct rf_numbers rf_numbers; /* the compiled pattern */
 rf_status rf_numbers_open(rf_numbers **numbers, rf_error *error);
 void rf_numbers_close(rf_numbers *numbers); /* NULL is allowed */
 
-/* The last number of a text, without commas. false: the text has none. */
+/* Writes the last number of a text, without commas. Returns false if the text has no number. */
 bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes, char number[64]);
-/* The first number after "####" (then *marked is true). Otherwise the last number of the text. */
+/* Writes the first number after "####" (then *marked is true). Otherwise, writes the last number of
+ * the text. */
 bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes, bool *marked,
                       char number[64]);
-/* True for two texts of the same number, such as "7" and "7.00". */
+/* True if two texts are the same number, such as "7" and "7.00". */
 bool rf_numbers_equal(const char *a, const char *b);
 
 #endif

@@ -1,4 +1,4 @@
-/* parts.h - what the files of this room share. */
+/* parts.h - declarations that the files of this room share. */
 #ifndef RF_REWARD_PARTS_H
 #define RF_REWARD_PARTS_H
 
@@ -17,28 +17,30 @@ typedef struct rf_component {
   int64_t target;      /* length */
   char tag[RF_REWARD_TAGS][64];
   int tags;           /* format */
-  int64_t over_steps; /* regex: answers that needed too many steps */
+  int64_t over_steps; /* regex: number of answers that needed too many steps */
 } rf_component;
 
 /* A kind of component. */
 typedef struct rf_rule {
   const char *name;
-  bool may_have, must_have;                                    /* an argument */
-  const char *example;                                         /* with its argument, for errors */
-  rf_status (*open)(rf_component *component, rf_error *error); /* reads the argument; NULL: none */
-  /* The value of an answer. NULL: the program of the user gives it. */
+  bool may_have, must_have; /* an argument */
+  const char *example;      /* an example with an argument, for errors */
+  /* reads the argument; NULL: the rule has no argument */
+  rf_status (*open)(rf_component *component, rf_error *error);
+  /* Returns the value of an answer. NULL: the user's program computes the value. */
   double (*value)(rf_component *component, const rf_numbers *numbers, const rf_reward_row *row);
   bool (*needs_answer)(const rf_component *component); /* NULL: false */
-  bool needs_number;                                   /* the right answer has a number */
+  bool needs_number;                                   /* true: the right answer must have a number */
 } rf_rule;
 
 extern const rf_rule RF_RULES[];
 extern const int RF_RULE_COUNT;
 const rf_rule *rf_rule_named(const char *name, size_t length); /* NULL: unknown */
 
-/* Appends the components of one list. Components that were opened stay on failure, too. */
+/* Appends the components of one list. Components that were already opened stay in the list after a
+ * failure. */
 rf_status rf_components_read(const char *list, rf_component *component, int *count, rf_error *error);
-/* Appends one component without argument. */
+/* Appends one component that has no argument. */
 rf_status rf_component_add(const rf_rule *rule, rf_component *component, int *count, rf_error *error);
 void rf_component_close(rf_component *component);
 

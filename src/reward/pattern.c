@@ -1,5 +1,6 @@
 /* pattern.c - see pattern.h. PCRE2's own limit counts the steps from one start position. A text has
- * many, so a callout before each item of the expression counts the steps of the whole search. */
+ * many start positions. So a callout before each item of the expression counts the steps of the
+ * whole search. */
 #include "reward/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -12,7 +13,7 @@ struct rf_pattern {
   pcre2_code *code;
   pcre2_match_data *data;
   pcre2_match_context *bounds;
-  int64_t left; /* steps that the current search may still take */
+  int64_t left; /* number of steps that the current search may still take */
 };
 
 static int count_step(pcre2_callout_block *block, void *self) {

@@ -1,5 +1,5 @@
-/* pattern.h - a regular expression of the user, searched in texts that a model wrote. Expression
- * and text may be hostile, so the steps of a search are bounded. */
+/* pattern.h - a regular expression of the user, which is searched for in texts of a model. The
+ * expression and the text may be hostile, so the steps of a search are limited. */
 #ifndef RF_PATTERN_H
 #define RF_PATTERN_H
 
@@ -11,8 +11,9 @@ typedef struct rf_pattern rf_pattern;
 /* Compiles an expression in the syntax of PCRE2. RAFTER_INVALID: the error names the position. */
 rf_status rf_pattern_open(const char *text, rf_pattern **pattern, rf_error *error);
 void rf_pattern_close(rf_pattern *pattern); /* NULL is allowed */
-/* 1: some part of the text matches. 0: none does. -1: the search needs more than RF_PATTERN_STEPS
- * steps or too much memory. The result does not depend on the time. */
+/* Returns 1 if some part of the text matches, and 0 if no part matches. Returns -1 if the search
+ * needs more than RF_PATTERN_STEPS steps or too much memory. The result does not depend on the
+ * machine's speed. */
 int rf_pattern_found(rf_pattern *pattern, const char *text, size_t bytes);
 
 #endif

@@ -25,7 +25,7 @@ static bool is_reward(const json_t *value) {
   return json_is_number(value) && fabs(json_number_value(value)) <= REWARD_MOST;
 }
 
-/* A short form of a value, for errors. */
+/* Writes a short form of a value, for errors. */
 static void show(const json_t *value, char out[RF_EXCERPT]) {
   char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
   const char *shown = text ? text : "nothing";

@@ -13,7 +13,7 @@ struct rf_rewards {
   rf_reward_options options;
   rf_component component[RF_REWARDS];
   int count;                             /* components of the options */
-  char more[RF_REWARDS][RF_REWARD_NAME]; /* names that replies of the program added */
+  char more[RF_REWARDS][RF_REWARD_NAME]; /* names of components that replies of the program added */
   int all;                               /* components with these */
   rf_numbers *numbers;
   rf_reward_command *command;
@@ -102,7 +102,7 @@ rf_status rf_rewards_check(const rf_rewards *r, const char *reference, const cha
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The weighted sum, in the order of the components. */
+/* Returns the weighted sum, added in the order of the components. */
 static double total_of(const rf_rewards *r, const double *parts) {
   double total = 0;
   for (int i = 0; i < r->count; i++) total += r->component[i].weight * parts[i];
@@ -111,7 +111,7 @@ static double total_of(const rf_rewards *r, const double *parts) {
 
 static json_t *text_of(const char *text) { return text ? rf_json_bytes(text, strlen(text)) : json_null(); }
 
-/* Makes the line for the program. The answer's texts may hold any bytes. */
+/* Makes the line for the program. The texts of an answer may contain any bytes. */
 static rf_asked *asked_of(rf_rewards *r, const rf_reward_row *row, rf_error *error) {
   rf_asked *asked = calloc(1, sizeof *asked);
   json_t *json = json_object();
@@ -163,7 +163,8 @@ rf_status rf_rewards_submit(rf_rewards *r, const rf_reward_row *row, double *tot
   return RAFTER_OK;
 }
 
-/* The index of the component "command.KEY", which is added if it is new. -1: there are too many. */
+/* Returns the index of the component "command.KEY". A new component is added. -1: there are too
+ * many components. */
 static int more_named(rf_rewards *r, const char *key) {
   char name[RF_REWARD_NAME];
   snprintf(name, sizeof name, "command.%s", key);
@@ -191,7 +192,7 @@ static rf_status write_values(rf_rewards *r, const rf_asked *asked, rf_error *er
   return RAFTER_OK;
 }
 
-/* Reports once that a search for a regular expression was given up. */
+/* Reports once that the search for a regular expression was given up. */
 static void say_steps(rf_rewards *r) {
   for (int i = 0; i < r->count && !r->said_steps; i++) {
     char line[300];

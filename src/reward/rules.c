@@ -1,4 +1,5 @@
-/* rules.c - the built-in rewards. Each value is in [0, 1]. A new rule is one row of RF_RULES. */
+/* rules.c - the built-in rewards. Each value is in [0, 1]. To add a rule, add one row to
+ * RF_RULES. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdlib.h>
@@ -102,13 +103,15 @@ static int count_of(span text, const char *tag, size_t bytes) {
   return count;
 }
 
-/* Some chat templates end the prompt with the first tag. Then the answer is inside it. */
+/* Some chat templates put the first tag at the end of the prompt. Then the answer begins inside
+ * this tag. */
 static bool prompt_opens(const rf_reward_row *row, const char *tag, size_t bytes) {
   span prompt = trim(row->prompt ? row->prompt : "", row->prompt ? strlen(row->prompt) : 0);
   return prompt.bytes >= bytes && !memcmp(prompt.at + prompt.bytes - bytes, tag, bytes);
 }
 
-/* The answer is <a>...</a><b>...</b>, with blanks around the tags, and each tag occurs once. */
+/* The value is 1 if the answer is <a>...</a><b>...</b>, with blanks around the tags, and each tag
+ * occurs once. */
 static double format(rf_component *c, const rf_numbers *numbers, const rf_reward_row *row) {
   (void)numbers;
   const span whole = {row->answer, row->bytes};
@@ -157,7 +160,7 @@ static rf_status open_length(rf_component *c, rf_error *error) {
                  c->argument);
 }
 
-/* 1 for at most `target` tokens, from there down to 0 at twice this number. */
+/* The value is 1 for at most `target` tokens, and falls to 0 at twice this number. */
 static double length(rf_component *c, const rf_numbers *numbers, const rf_reward_row *row) {
   (void)numbers;
   double share = 2 - (double)row->tokens / (double)c->target;

@@ -1,5 +1,5 @@
 /* spec.c - reads a list of rewards: NAME[=ARGUMENT][:WEIGHT],... A backslash before a comma or a
- * colon makes it a part of the argument. */
+ * colon makes the character a part of the argument. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ static void unescape(char *text) {
   *to = 0;
 }
 
-/* Sets a name that no other component has: "regex", "regex-2", ... */
+/* Gives the component a name that no other component has: "regex", "regex-2", ... */
 static void set_name(rf_component *c, const rf_component *all, int count) {
   int number = 1;
   for (int i = 0; i < count; i++) number += all[i].rule == c->rule;
@@ -100,7 +100,7 @@ static rf_status append(rf_component c, rf_component *all, int *count, rf_error 
   return status;
 }
 
-/* Reads one component from a text that may be changed. */
+/* Reads one component from a text, and may change the text. */
 static rf_status read_one(char *text, rf_component *all, int *count, rf_error *error) {
   rf_component c = {.weight = 1};
   char *equals = strchr(text, '=');

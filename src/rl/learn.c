@@ -1,4 +1,5 @@
-/* learn.c - the second half of a step: reference log-probabilities, advantages, optimizer steps. */
+/* learn.c - the second part of a step: reference log-probabilities, advantages and optimizer
+ * steps. */
 #include "rl/parts.h"
 
 #include "run/record.h"
@@ -6,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Arrays of the answers of a step, in one block each. */
+/* Arrays for all answers of a step. Each array is one block of memory. */
 typedef struct answers {
   int64_t count;
-  rf_rl_answer **answer; /* (count): in the order of the groups */
-  rf_rl_group **group;   /* (count): the group of each answer */
-  float *values;         /* three arrays for all tokens of all answers */
+  rf_rl_answer **answer; /* (count) answers in the order of the groups */
+  rf_rl_group **group;   /* (count) group of each answer */
+  float *values;         /* memory of three arrays for all tokens of all answers */
   int32_t *ids;          /* prompts with their answers */
-  float *scores;         /* log-probabilities of `ids` by the reference */
+  float *scores;         /* log-probabilities that the reference gives to `ids` */
   rf_judged *judged;
   rf_sequence *sequence;
   rf_scored *scored;
@@ -31,8 +32,8 @@ static void free_answers(answers *a) {
   free(a->length);
 }
 
-/* Allocates the arrays. The values stay in rl->values until the next step, because the report of
- * the step shows them. */
+/* Allocates the arrays. The values stay in rl->values until the next step, because the step's
+ * report shows them. */
 static rf_status list_answers(rf_rl *rl, answers *a, rf_error *error) {
   int64_t tokens = 0, ids = 0;
   for (int64_t g = 0; g < rl->groups; g++)
@@ -89,7 +90,8 @@ static void fill_answers(rf_rl *rl, answers *a) {
     }
 }
 
-/* Scores all answers with the reference, as many in a forward pass as it has rows for. */
+/* Scores all answers with the reference. Each forward pass has as many answers as fit in its
+ * rows. */
 static rf_status score(rf_rl *rl, answers *a, rf_rl_report *report, rf_error *error) {
   double began = rf_now_seconds();
   if (!rl->reference) return RAFTER_OK;
@@ -110,8 +112,8 @@ static rf_status score(rf_rl *rl, answers *a, rf_rl_report *report, rf_error *er
   return RAFTER_OK;
 }
 
-/* Whether an answer changes the weights: without a KL term, the loss of an answer whose advantages
- * are 0 is 0. */
+/* True if an answer changes the weights. Without a KL term, the loss of an answer is 0 if all its
+ * advantages are 0. */
 static bool counts(const rf_rl *rl, const rf_judged *j) {
   if (j->weight == 0) return false;
   if (rl->guests.has_reference && !rl->settings.loss->kl_in_reward) return true;
@@ -139,8 +141,8 @@ static int64_t list_sequences(const rf_rl *rl, answers *a) {
   return count;
 }
 
-/* The optimizer steps. After the first one the weights have changed, so a signal waits for all of
- * them. */
+/* The optimizer steps. The first optimizer step changes the weights, so after it a signal waits for
+ * all further steps. */
 static rf_status optimize(rf_rl *rl, answers *a, int64_t count, rf_rl_report *report, rf_error *error) {
   rf_trainer *t = rl->trainer;
   const volatile int *stop = t->settings.progress.stop;

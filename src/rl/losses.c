@@ -38,7 +38,7 @@ const rf_rl_loss RF_RL_LOSSES[] = {
     {.name = NULL},
 };
 
-static const double SMALLEST_SPREAD = 1e-4; /* added to the standard deviation, as in TRL */
+static const double SMALLEST_SPREAD = 1e-4; /* is added to the standard deviation, as in TRL */
 
 static bool has_signal(const rf_judged *answer, int samples) {
   for (int i = 1; i < samples; i++)
@@ -46,7 +46,8 @@ static bool has_signal(const rf_judged *answer, int samples) {
   return false;
 }
 
-/* The reward of an answer, less beta times the sum of (old - reference) from token `from` on. */
+/* Returns the reward of an answer, minus beta times the sum of (old - reference) from token `from`
+ * on. */
 static double reward_from(const rf_rl_loss *loss, double beta, const rf_judged *a, int64_t from) {
   double kl = 0;
   if (!loss->kl_in_reward || !a->reference_logprobs) return a->reward;
@@ -68,7 +69,7 @@ static void judge_group(const rf_rl_loss *loss, double beta, rf_judged *answer, 
     spread += distance * distance;
   }
   spread = samples > 1 ? sqrt(spread / (samples - 1)) : 0;
-  /* equal rewards have no signal, although their computed mean may be rounded */
+  /* equal rewards give no signal, even if rounding changes their computed mean */
   bool flat = !has_signal(answer, samples) && !(loss->kl_in_reward && beta != 0);
   for (int i = 0; i < samples; i++) {
     double distance = flat ? 0 : reward_from(loss, beta, &answer[i], 0) - mean;
@@ -78,7 +79,7 @@ static void judge_group(const rf_rl_loss *loss, double beta, rf_judged *answer, 
   }
 }
 
-/* Advantages of tokens, normalised over all tokens of the step. */
+/* Computes the advantages of tokens, normalised over all tokens of the step. */
 static void judge_tokens(const rf_rl_loss *loss, double beta, rf_judged *answer, int64_t count) {
   double sum = 0, squares = 0, tokens = 0;
   for (int64_t i = 0; i < count; i++) {
@@ -120,7 +121,7 @@ int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_jud
   if (loss->advantage == RF_ADVANTAGE_TOKENS) judge_tokens(loss, beta, answer, count);
   for (int64_t i = 0; i < count; i++)
     if (!answer[i].masked) tokens += answer[i].tokens;
-  const double answers = (double)count; /* masked answers count here, as in TRL */
+  const double answers = (double)count; /* masked answers are included in this count, as in TRL */
   for (int64_t i = 0; i < count; i++) {
     double of = loss->weight == RF_WEIGHT_OWN       ? answers * (double)answer[i].tokens
                 : loss->weight == RF_WEIGHT_LONGEST ? answers * (double)longest

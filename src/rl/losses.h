@@ -1,7 +1,7 @@
-/* losses.h - the losses of reinforcement learning as rows of a table: how rewards become
- * advantages, how tokens are weighted, and the policy loss of the graph.
+/* losses.h - the losses of reinforcement learning as rows of a table. A row says how rewards become
+ * advantages, how tokens are weighted, and which policy loss the graph has.
  *
- * A group is the G answers to one prompt. With the reward R of an answer, the mean m and the
+ * A group is the set of G answers to one prompt. With the reward R of an answer, the mean m and the
  * standard deviation s of its group (s with G - 1 in the denominator), and the L tokens of the
  * longest allowed answer:
  *
@@ -16,9 +16,9 @@
  *
  * In rloo and reinforce++, the KL divergence from the reference is part of the reward: R is reduced
  * by beta * sum of (old - reference log-probability), in reinforce++ from token t on (R_t). In all
- * others it is a term of the loss. Sources: GRPO arXiv:2402.03300; Dr. GRPO arXiv:2503.20783; DAPO
- * arXiv:2503.14476; GSPO arXiv:2507.18071; RLOO arXiv:2402.14740; REINFORCE++ arXiv:2501.03262;
- * CISPO arXiv:2506.13585. */
+ * other losses, the KL divergence is a term of the loss. Sources: GRPO arXiv:2402.03300; Dr. GRPO
+ * arXiv:2503.20783; DAPO arXiv:2503.14476; GSPO arXiv:2507.18071; RLOO arXiv:2402.14740;
+ * REINFORCE++ arXiv:2501.03262; CISPO arXiv:2506.13585. */
 #ifndef RF_RL_LOSSES_H
 #define RF_RL_LOSSES_H
 
@@ -36,29 +36,31 @@ typedef struct rf_rl_loss {
   const char *name;
   rf_advantage advantage;
   rf_token_weight weight;
-  rf_policy policy;  /* level, clip, and default values of clip_low and clip_high */
+  rf_policy policy;  /* level, clip, and the default values of clip_low and clip_high */
   double beta;       /* default weight of the KL divergence */
   bool kl_in_reward; /* true: the graph's loss has no KL term */
-  bool drops_flat;   /* dynamic sampling is on by default: other prompts replace groups without signal */
+  /* true: dynamic sampling is on by default, so other prompts replace groups without signal */
+  bool drops_flat;
 } rf_rl_loss;
 
-extern const rf_rl_loss RF_RL_LOSSES[]; /* ends with a row without a name */
+extern const rf_rl_loss RF_RL_LOSSES[]; /* the last row has no name */
 /* "grpo|dr-grpo|...", for options. */
 #define RF_RL_LOSS_NAMES "grpo|dr-grpo|dapo|gspo|rloo|reinforce++|cispo"
 
-/* An answer, and what the loss makes of its reward. */
+/* An answer with its reward, and the values that the loss computes from this reward. */
 typedef struct rf_judged {
   double reward;
   int64_t tokens; /* A */
-  bool masked;    /* the answer has no part in the loss, and in no sum over tokens */
-  const float *old_logprobs, *reference_logprobs; /* (A); reference NULL: there is none */
-  float advantage;                                /* the mean over its tokens */
-  float *advantages;                              /* (A) */
-  float weight;                                   /* of each token */
+  bool masked;    /* true: the answer has no part in the loss, and in no sum over tokens */
+  /* (A) log-probabilities; reference_logprobs may be NULL */
+  const float *old_logprobs, *reference_logprobs;
+  float advantage;   /* mean advantage of the answer's tokens */
+  float *advantages; /* (A) */
+  float weight;      /* of each token */
 } rf_judged;
 
-/* Sets advantages and weights of `count` answers, whose groups have `samples` answers each.
- * `longest`: the maximum length of an answer. Returns the number of groups whose rewards are all
+/* Sets the advantages and weights of `count` answers. Each group of them has `samples` answers.
+ * `longest` is the maximum length of an answer. Returns the number of groups whose rewards are all
  * equal. */
 int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_judged *answer, int64_t count,
                     int samples);

@@ -1,10 +1,11 @@
-/* measure.c - what a step reports: rewards, lengths, ratios, predicted seconds. */
+/* measure.c - what a step reports: rewards, lengths, ratios and predicted seconds. */
 #include "rl/parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The mean and the sum of squared distances from it, one value at a time (Welford 1962). */
+/* Updates the mean, and the sum of squared distances from the mean, with one value (Welford
+ * 1962). */
 static void spread_add(rf_rl_spread *s, double value) {
   if (!s->count || value < s->min) s->min = value;
   if (!s->count || value > s->max) s->max = value;

@@ -4,7 +4,7 @@
 
 #include "rl/rl.h"
 
-/* Samples answers to the prompts of a step, and collects their rewards. Sets rl->group and the
+/* Samples answers to the prompts of a step and collects their rewards. Sets rl->group and the
  * report's fields about answers. Advances the data's position. */
 rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* Answers all held-out prompts. */
@@ -14,11 +14,11 @@ void rf_rl_forget(rf_rl *rl); /* Frees the groups. */
 rf_status rf_rl_learn(rf_rl *rl, rf_rl_report *report, rf_error *error);
 
 /* measure.c */
-/* Adds the answers of the groups from `first` on, and at the end turns sums into means. */
+/* Adds the answers of the groups from group `first` on. At the end, changes sums into means. */
 void rf_rl_measure_answers(const rf_rl *rl, int64_t first, rf_rl_report *report);
 void rf_rl_measure_answers_end(const rf_rl *rl, rf_rl_report *report);
-/* Adds the ratios of one pass of the trainer over `count` sequences to the report's sums, which
- * rf_rl_measure_end turns into means. */
+/* Adds the ratios of one pass of the trainer over `count` sequences to the report's sums.
+ * rf_rl_measure_end computes means from these sums. */
 typedef struct rf_rl_ratios {
   double sum, clipped, count, kl, kl_count;
 } rf_rl_ratios;

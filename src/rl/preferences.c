@@ -108,20 +108,22 @@ void rf_preferences_close(rf_preferences *p) {
   free(p);
 }
 
-/* ---- references before the first step -------------------------------------------------------- */
+/* computing references before the first step
+ * -------------------------------------------------------- */
 
 static bool is_unknown(const rf_references *r, int64_t pair) {
   return isnan(r->sum[2 * pair]) || isnan(r->sum[2 * pair + 1]);
 }
 
-/* The pairs of the run whose references are unknown. *count is their number. malloc'ed. */
+/* Returns the malloc'ed indices of those pairs of the run whose references are unknown. *count is
+ * the number of these pairs. */
 static int64_t *missing(const rf_preferences *p, int64_t steps, int64_t val_rows, int64_t *count) {
   const int64_t train = p->set.train, held = val_rows < p->set.held_out ? val_rows : p->set.held_out,
                 drawn = p->trainer->loader.state.rows, left = steps * p->step_pairs - drawn;
   int64_t *list = rf_must(malloc((size_t)(train + held + 1) * sizeof *list));
   bool *listed = rf_must(calloc((size_t)train, sizeof *listed));
   *count = 0;
-  /* two epochs have every pair, wherever the first of them begins */
+  /* two epochs contain every pair, wherever the first epoch begins */
   for (int64_t i = 0; i < left && i < 2 * train; i++) {
     int64_t pair = rf_pairs_at(&p->set, p->trainer->settings.seed, drawn + i);
     if (listed[pair] || !is_unknown(p->references, pair)) continue;
@@ -142,7 +144,7 @@ rf_status rf_preferences_begin(rf_preferences *p, int64_t steps, int64_t val_row
   *all = true;
   if (!p->references || p->references->anytime || !t->batch.tokens) return RAFTER_OK;
   int64_t *list = missing(p, steps, val_rows, &count);
-  const bool trained = count && t->step > 0; /* a resumed run now has more steps */
+  const bool trained = count && t->step > 0; /* a resumed run has more steps than before */
   rf_status status = RAFTER_OK;
   if (trained) status = rf_fill_weights(p->run, 0, t->plan, s->weights_folder, s->seed, s->progress, error);
   if (status == RAFTER_OK)
@@ -158,7 +160,8 @@ rf_status rf_preferences_begin(rf_preferences *p, int64_t steps, int64_t val_row
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The loss sees only the sum over an answer. Two floats hold more of its digits than one. */
+/* The loss uses only the sum over an answer. Two floats hold more digits of this sum than one
+ * float. */
 static const float *spread(double sum, int64_t count, float *values) {
   memset(values, 0, (size_t)count * sizeof *values);
   values[0] = (float)sum;
@@ -166,7 +169,7 @@ static const float *spread(double sum, int64_t count, float *values) {
   return values;
 }
 
-/* Prepares the sequences of `count` pairs. Each pair's loss is divided by `of`. */
+/* Prepares the sequences of `count` pairs. The loss of each pair is divided by `of`. */
 static rf_status fill(rf_preferences *p, const int64_t *pair, int64_t count, int64_t of, rf_error *error) {
   const int64_t seq = p->trainer->settings.plan.build.seq;
   for (int64_t i = 0; i < 2 * count; i++) {
@@ -186,7 +189,7 @@ static rf_status fill(rf_preferences *p, const int64_t *pair, int64_t count, int
   return RAFTER_OK;
 }
 
-/* Reads the pairs and their references, if they are not yet known. */
+/* Reads the pairs, and computes their references if they are not yet known. */
 static rf_status prepare(rf_preferences *p, const int64_t *pair, int64_t count, int64_t of,
                          double *reference_seconds, rf_error *error) {
   bool all = true;
@@ -200,7 +203,7 @@ static rf_status prepare(rf_preferences *p, const int64_t *pair, int64_t count, 
   return status;
 }
 
-/* Sums the log-probabilities of an answer, and returns its reward. */
+/* Sums the log-probabilities of an answer, and returns the answer's reward. */
 static double reward_of(const rf_preferences *p, int64_t i, const int64_t *pair, double *logprob) {
   const rf_pairs *loss = &p->trainer->settings.plan.build.pairs;
   const rf_sequence *s = &p->sequence[i];
@@ -212,7 +215,7 @@ static double reward_of(const rf_preferences *p, int64_t i, const int64_t *pair,
   return (double)loss->beta * (loss->kind == RF_PAIRS_DPO ? sum : sum / (double)count);
 }
 
-/* Adds the values of a step's pairs to *result: sums, until `mean`. */
+/* Adds the values of a step's pairs to *result, which has sums until `mean` is called. */
 static void add(const rf_preferences *p, const int64_t *pair, int64_t count, rf_preference *result) {
   if (!p->trainer->batch.tokens) return;
   for (int64_t i = 0; i < count; i++) {

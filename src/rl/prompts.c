@@ -1,4 +1,4 @@
-/* prompts.c - see prompts.h. All rows stay in memory, with a limit for their bytes. */
+/* prompts.c - see prompts.h. All rows stay in memory, and a limit bounds their bytes. */
 #include "rl/prompts.h"
 
 #include <stdio.h>
@@ -10,9 +10,9 @@
 
 struct rf_rl_prompts {
   char *path;
-  rf_rl_prompt *row; /* (count); the texts, ids and JSON of a row belong to it */
+  rf_rl_prompt *row; /* (count) rows, which own their texts, ids and JSON */
   int64_t count, capacity, skipped, longest, tokens, bytes;
-  json_t *lines; /* line of each id, while the file is read */
+  json_t *lines; /* line number of each id, while the file is read */
   XXH3_state_t *hash;
   uint64_t digest;
 };
@@ -34,7 +34,8 @@ static void free_row(rf_rl_prompt *row) {
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* The text of a text or a number, malloc'ed. NULL: another type, or no memory. */
+/* Returns the text of a text or number, malloc'ed. Returns NULL if the value has another type, or
+ * if memory runs out. */
 static char *text_of(const json_t *value) {
   if (json_is_string(value)) return strdup(json_string_value(value));
   return json_is_number(value) ? rf_json_text(value, 0) : NULL;
@@ -52,7 +53,8 @@ static rf_status read_field(const json_t *json, const char *key, const char *whe
                          rf_json_type(value));
 }
 
-/* The row's "id", which no earlier row has. Rows without an id are named by their line. */
+/* Reads the row's "id", which no earlier row may have. The name of a row without an id is its line
+ * number. */
 static rf_status read_id(rf_rl_prompts *p, const json_t *json, int64_t line, const char *where, char **id,
                          rf_error *error) {
   char own[40];
@@ -71,7 +73,7 @@ static rf_status read_id(rf_rl_prompts *p, const json_t *json, int64_t line, con
              : RAFTER_OK;
 }
 
-/* The prompt's ids and its text. For a row of ids, the text is decoded. */
+/* Reads the prompt's ids and text. The text of a row of ids is decoded from these ids. */
 static rf_status read_prompt(const reading *r, const json_t *json, const char *where, rf_rl_prompt *row,
                              rf_error *error) {
   rf_prompt prompt = {0};
@@ -95,7 +97,8 @@ static rf_status read_prompt(const reading *r, const json_t *json, const char *w
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Bytes of a JSON value in memory. jansson has about 64 bytes for each value, also for a name. */
+/* Bytes of a JSON value in memory. jansson needs about 64 bytes for each value, and for each
+ * name. */
 static int64_t json_bytes(const json_t *value) {
   const char *key;
   json_t *part;
@@ -142,7 +145,7 @@ static void hash_line(rf_rl_prompts *p, const rf_json_lines *lines) {
   XXH3_64bits_update(p->hash, lines->text, bytes);
 }
 
-/* Reads one row. The JSON stays with the row. */
+/* Reads one row. The row keeps the JSON object. */
 static rf_status read_row(rf_rl_prompts *p, const reading *r, const rf_json_lines *lines, const json_t *json,
                           rf_error *error) {
   char where[4200], *id = NULL, *answer = NULL;

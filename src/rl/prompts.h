@@ -1,5 +1,5 @@
-/* prompts.h - the prompts of reinforcement learning: rows of a JSON Lines file, in an order that
- * depends on the seed and the position only.
+/* prompts.h - the prompts of reinforcement learning, which are rows of a JSON Lines file. Their
+ * order depends only on the seed and the position.
  *
  * A row has "prompt" (a text), "messages" (a conversation) or "tokens" (ids), and may have "id" and
  * "answer" (the right answer). A reward command gets all fields of the row. */
@@ -11,22 +11,24 @@
 #include "train/loader.h"
 
 typedef struct rf_rl_prompt {
-  const char *id;        /* the row's "id" as text, or its line */
-  const char *text;      /* of the prompt, for people and rewards */
+  const char *id;        /* the row's "id" as text, or its line number */
+  const char *text;      /* text of the prompt, for people and rewards */
   const int32_t *tokens; /* (count) */
   int64_t count;
-  const char *answer; /* the right answer as text; NULL: none */
+  const char *answer; /* the right answer as text; NULL: the row has none */
   const json_t *row;
 } rf_rl_prompt;
 
 typedef struct rf_rl_prompts rf_rl_prompts;
 
-/* Reads all rows of the file. Skips and counts prompts with more than `longest` tokens.
- * RAFTER_FAILED: a row is wrong, or lacks what `rewards` need; the error names file, line and
- * field. RAFTER_FAILED: no prompt is left. `rewards` may be NULL: nothing is needed. */
+/* Reads all rows of the file. Prompts with more than `longest` tokens are skipped and counted.
+ * RAFTER_FAILED: a row is wrong, or lacks a field that `rewards` need. The error names file, line
+ * and field. RAFTER_FAILED: no prompt is left. `rewards` may be NULL, and then no field is
+ * needed. */
 rf_status rf_rl_prompts_open(const char *path, rf_prompt_reader *reader, const rf_rewards *rewards,
                              int64_t longest, rf_rl_prompts **prompts, rf_error *error);
-/* The same, with another limit than RF_RL_PROMPT_BYTES for the memory of all rows. */
+/* Like rf_rl_prompts_open, with another limit than RF_RL_PROMPT_BYTES for the memory of all
+ * rows. */
 #define RF_RL_PROMPT_BYTES ((int64_t)4 << 30)
 rf_status rf_rl_prompts_open_within(const char *path, rf_prompt_reader *reader, const rf_rewards *rewards,
                                     int64_t longest, int64_t memory_bytes, rf_rl_prompts **prompts,
@@ -34,11 +36,14 @@ rf_status rf_rl_prompts_open_within(const char *path, rf_prompt_reader *reader, 
 void rf_rl_prompts_close(rf_rl_prompts *prompts); /* NULL is allowed. */
 int64_t rf_rl_prompts_count(const rf_rl_prompts *prompts);
 int64_t rf_rl_prompts_skipped(const rf_rl_prompts *prompts);
-int64_t rf_rl_prompts_longest(const rf_rl_prompts *prompts); /* Tokens of the longest prompt. */
+/* Returns the number of tokens of the longest prompt. */
+int64_t rf_rl_prompts_longest(const rf_rl_prompts *prompts);
 const rf_rl_prompt *rf_rl_prompts_row(const rf_rl_prompts *prompts, int64_t row);
-/* The prompt at `position` (from 0) of the endless shuffled order. Each epoch has each row once. */
+/* Returns the prompt at `position` (from 0) of the endless shuffled order. Each epoch contains each
+ * row once. */
 const rf_rl_prompt *rf_rl_prompts_draw(const rf_rl_prompts *prompts, uint64_t seed, int64_t position);
-/* For checkpoints: the file, its number of rows, and the hash of its rows. */
+/* Returns the facts that a checkpoint stores: the file, its number of rows, and the hash of its
+ * rows. */
 rf_given rf_rl_prompts_given(const rf_rl_prompts *prompts);
 
 #endif

@@ -34,7 +34,7 @@ rf_status rf_references_open(const rf_train_settings *train, const rf_plan *owne
   rf_status status = RAFTER_OK;
   rf_references *r = rf_must(calloc(1, sizeof *r));
   rf_model model = train->model;
-  /* an adapter that was trained before is a part of the reference model */
+  /* an adapter from an earlier training is a part of the reference model */
   r->anytime = model.lora.rank > 0 && !*model.lora.folder;
   if (r->anytime) model.lora = (rf_lora){0};
   RF_GO(rf_reference_plan(&model, owner, &r->settings, &r->plan, error));
@@ -97,7 +97,7 @@ static rf_status score_waiting(rf_references *r, const rf_pair_set *set, int *wa
   return RAFTER_OK;
 }
 
-/* A step at the end of an epoch may have a pair twice. */
+/* True if the pair is already in the list: a step at the end of an epoch may have a pair twice. */
 static bool waits(const rf_references *r, int waiting, int64_t answer) {
   for (int i = 0; i < waiting; i++)
     if (r->answer[i] == answer) return true;

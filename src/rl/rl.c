@@ -20,7 +20,7 @@ static rf_status check(const rf_rl_settings *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Makes all plans and opens them in one run. */
+/* Makes all plans, and opens them in one run. */
 static rf_status open_run(rf_rl *rl, rf_error *error) {
   const rf_rl_settings *s = &rl->settings;
   const rf_plan *list[5], *shared[4];
@@ -39,7 +39,7 @@ static rf_status open_run(rf_rl *rl, rf_error *error) {
   RF_TRY(rf_generator_bind(&rl->guests.sample, rl->run, first, rl->plans.prefill, rl->plans.decode,
                            &rl->generator, error));
   RF_TRY(rf_generator_require_numbers(rl->generator, error));
-  RF_TRY(rf_rewards_collect(s->rewards, false, error)); /* a program that ended at once is an error now */
+  RF_TRY(rf_rewards_collect(s->rewards, false, error)); /* reports a program that ended at once */
   if (!rl->plans.reference) return RAFTER_OK;
   if (!rl->plans.apart)
     return rf_scorer_bind(&rl->guests.reference, rl->run, first + 2, rl->plans.reference, &rl->reference,

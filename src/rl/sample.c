@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 8 }; /* maximum draws of prompts in a step, to replace groups without signal */
+enum { ROUNDS = 8 }; /* maximum number of times that a step draws prompts, to replace groups without signal */
 
-/* The answers that are being sampled. */
+/* The state of sampling the answers of a step. */
 typedef struct sampling {
   rf_rl *rl;
   int64_t ended, groups; /* of this round */
@@ -31,7 +31,7 @@ void rf_rl_forget(rf_rl *rl) {
 }
 
 static rf_status add_group(rf_rl *rl, rf_rl_group **group, rf_error *error) {
-  assert(rl->groups < rl->room); /* replies must not move, so the room is made before a round */
+  assert(rl->groups < rl->room); /* replies must not move, so their memory is reserved before a round */
   *group = &rl->group[rl->groups];
   **group = (rf_rl_group){.answer = calloc((size_t)rl->settings.samples, sizeof(rf_rl_answer))};
   if (!(*group)->answer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sampling");
@@ -39,7 +39,7 @@ static rf_status add_group(rf_rl *rl, rf_rl_group **group, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Reserves memory for `more` groups. */
+/* Reserves memory for `more` further groups. */
 static rf_status make_room(rf_rl *rl, int64_t more, rf_error *error) {
   if (rl->groups + more <= rl->room) return RAFTER_OK;
   rf_rl_group *grown = realloc(rl->group, (size_t)(rl->groups + more) * sizeof *grown);
@@ -49,7 +49,7 @@ static rf_status make_room(rf_rl *rl, int64_t more, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Queues a prompt. `seed`: of its first answer; greedy answers need none. */
+/* Queues a prompt. `seed` is the seed of the group's first answer. Greedy answers need no seed. */
 static rf_status submit(rf_rl *rl, const rf_rl_prompt *prompt, uint64_t seed, bool greedy, rf_error *error) {
   static const rf_stop NO_STOP;
   const rf_rl_settings *s = &rl->settings;
@@ -66,7 +66,7 @@ static rf_status submit(rf_rl *rl, const rf_rl_prompt *prompt, uint64_t seed, bo
                         .stop_count = s->sampler.ignore_eos ? 0 : s->sampler.eos_count};
   int64_t left = s->train.plan.build.seq - prompt->count;
   if (request.max_tokens > left) request.max_tokens = left;
-  /* the graph divides logits by the temperature */
+  /* the graph already divides logits by the temperature */
   request.sampler.temperature = greedy ? 0 : 1;
   request.sampler.seed = seed;
   return rf_replies_submit(rl->generator, &request, s->tokenizer, &NO_STOP, &group->replies, error);
@@ -99,7 +99,7 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
   return status;
 }
 
-/* Why the ranks stop sampling. */
+/* Reasons why the ranks stop sampling. */
 enum { SIGNAL = 1, LATE = 2 };
 static bool is_late(uint32_t flags) { return flags == LATE; }
 
@@ -144,7 +144,7 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   const rf_reply_loop loop = {.self = s, .ended = ended, .stepped = stepped, .everywhere = true};
   double began = rf_now_seconds(), waited = s->waited;
   RF_TRY(rf_replies_run(rl->generator, &loop, &s->stopped, error));
-  /* a copy of the model that had ended its answers learns the reason here */
+  /* a copy of the model that had already ended its answers learns the reason here */
   if (s->stopped && rf_replies_said(rl->generator)) rl->late = is_late(rf_replies_said(rl->generator));
   double sampled = rf_now_seconds();
   report->sample_seconds += sampled - began - (s->waited - waited);
@@ -157,12 +157,13 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by %s", rl->late ? "time" : "a signal");
   if (status == RAFTER_OK) status = share_rewards(rl, error);
   report->reward_seconds += rf_now_seconds() - sampled + (s->waited - waited);
-  /* with several hosts, this process ends, and the launcher ends the others */
+  /* with several hosts, this process ends, and the launcher ends the other processes */
   if (status != RAFTER_OK && rf_run_hosts(rl->run) == 1) RF_TRY(cancel(rl, error));
   return status;
 }
 
-/* The reward of an answer falls from 0 to -1 over the last `overlong` tokens (DAPO, equation 13). */
+/* Returns the penalty of an overlong answer, which falls from 0 to -1 over the last `overlong`
+ * tokens (DAPO, equation 13). */
 static double overlong(const rf_rl_settings *s, int64_t tokens) {
   int64_t over = tokens - (s->max_tokens - s->overlong);
   return s->overlong > 0 && over > 0 ? -(double)over / (double)s->overlong : 0;
@@ -184,7 +185,7 @@ static bool is_flat(const rf_rl_group *group) {
   return true;
 }
 
-/* Frees groups without signal from group `from` on, but keeps `keep` groups or more. */
+/* Frees groups without signal, beginning with group `from`, but keeps at least `keep` groups. */
 static void drop_flat(rf_rl *rl, int64_t from, int64_t keep) {
   int64_t to = from, left = rl->groups;
   for (int64_t i = from; i < rl->groups; i++) {

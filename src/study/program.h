@@ -1,12 +1,12 @@
 /* program.h - the device memory that a JAX program of the same model needs. As in rafter's own
- * plans, the memory is computed from the size and lifetime of every array. */
+ * plans, the memory follows from the size and lifetime of every array. */
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
 #include "machine/machine.h"
 
-/* The program to size: rafter's own program, or the program that XLA compiles from JAX code. The
- * JAX code loops over stacked layers (lax.scan) or has unrolled layers. */
+/* The program whose memory is computed: rafter's own program, or the program that XLA compiles from
+ * JAX code. The JAX code has a loop over stacked layers (lax.scan), or unrolled layers. */
 typedef enum rf_program_kind {
   RF_PROGRAM_RAFTER,
   RF_PROGRAM_JAX_SCAN,
@@ -28,8 +28,8 @@ typedef struct rf_program_options {
   rf_program_kind program;
   rf_program_result result; /* for score jobs */
   int top;                  /* default number of tokens returned per position */
-  bool ring;                /* generate: a layer with an attention window caches only the window */
-  /* generate: the program itself loops over the steps, and has a buffer for the answers */
+  bool ring;                /* generate: true if a layer with an attention window caches only the window */
+  /* generate: true if the program itself loops over the steps, and has a buffer for the answers */
   bool loop;
 } rf_program_options;
 
@@ -40,15 +40,14 @@ typedef struct rf_program_memory {
   /* The following fields are the parts of `temp` at its peak. */
   int64_t copies;    /* copies of matrices in the dtype of products */
   int64_t gradients; /* gradients and their accumulators */
-  int64_t kept;      /* activations stored in forward for backward */
+  int64_t kept;      /* activations that the forward pass stores for the backward pass */
   int64_t working;   /* all other temporaries, except arrays in on-chip memory */
-  int64_t
-      stacked; /* the part of `kept` that one microbatch stores in arrays with an element for each layer */
+  int64_t stacked;   /* part of `kept`: arrays of one microbatch that have an element for each layer */
   /* op of rafter's graph at the peak of `temp`, for example "block.3/attn/attention/bwd" */
   char peak[96];
 } rf_program_memory;
 
-/* The job to size: a JAX program on a machine. */
+/* The job whose memory is computed: a JAX program on a machine. */
 typedef struct rf_program_job {
   rf_build_options build;
   rf_remat remat;
@@ -57,13 +56,13 @@ typedef struct rf_program_job {
   rf_program_options program;
 } rf_program_job;
 
-/* RAFTER_INVALID: the job cannot be sized as a JAX program. */
+/* RAFTER_INVALID: the memory of such a JAX program cannot be computed. */
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
 /* Bytes of a TPU's vector memory that kernels use as scratch (default of
- * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the rest, which holds short-lived
- * arrays. */
+ * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the remaining bytes, which hold
+ * short-lived arrays. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

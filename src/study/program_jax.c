@@ -1,6 +1,6 @@
 /* program_jax.c - the memory of a JAX program. Each argument and each result is an array. A
- * temporary is an array that lives for a range of times. Op i of the graph's `ops` forward ops
- * runs forward at time i and backward at time `2 * ops - 1 - i`. */
+ * temporary is an array that exists during a range of times. The graph has `ops` forward ops. Op i
+ * runs forward at time i, and backward at time `2 * ops - 1 - i`. */
 #include "study/program.h"
 
 #include "base/text.h"
@@ -28,18 +28,18 @@ typedef struct sizing {
   rf_pool *pool;
   array *at;
   int count, capacity;
-  int ops, end;              /* ops: number of forward ops; end: time when backward ends */
+  int ops, end;              /* ops: number of forward ops. end: time at which the backward pass ends. */
   int scan_first, scan_last; /* first op of the first layer, and last op of the last layer */
   bool trains, scan;
-  /* For each tensor. producer: the op that makes it. last_read: the last forward op that reads
-   * it. needed_by: the first op whose backward reads it. crosses: true if the loop over layers
-   * (lax.scan) stores it for backward. */
+  /* The following arrays have an entry for each tensor. producer: the op that makes the tensor.
+   * last_read: the last forward op that reads it. needed_by: the first op whose backward reads it.
+   * crosses: true if the loop over layers (lax.scan) stores it for backward. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* For each op. region: index of the recomputed region with this op, or RF_NONE. region_first,
-   * region_last: first and last op of this region. */
+  /* The following arrays have an entry for each op. region: index of the recomputed region with
+   * this op, or RF_NONE. region_first, region_last: first and last op of this region. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
-  bool *saved;    /* for each tensor: true if the remat policy stores it */
+  bool *saved;    /* for each tensor: true if the remat policy stores the tensor */
   int64_t shards; /* number of devices that shard parameters, gradients and states (fsdp) */
 } sizing;
 
@@ -60,7 +60,7 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return s->job->machine->kind == RF_MACHINE_TPU; }
-/* On a TPU, f32 products use bf16 operands, and arrays that only products read are bf16. */
+/* On a TPU, f32 products use bf16 operands. So arrays that only products read are bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -69,7 +69,8 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* True if a forward pass has tokens of all sequences. If false, it has tokens of one sequence. */
+/* True if a forward pass contains tokens of all sequences. If false, a forward pass contains tokens
+ * of one sequence. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;
@@ -80,7 +81,7 @@ static int64_t tokens_of(const sizing *s) {
   return b->job != RF_JOB_GENERATE ? b->seq : b->rows < 1 ? 1 : b->rows / sequences_of(s);
 }
 
-/* Bytes of a tensor in JAX's shape, (sequences, tokens, columns). The graph's shape is
+/* Returns the bytes of a tensor in JAX's shape, (sequences, tokens, columns). The graph's shape is
  * (sequences x tokens, columns). */
 static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
   int64_t columns = t->rank > 1 ? t->shape[1] / divisor : 1;
@@ -132,8 +133,9 @@ typedef struct shapes {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* The arrays of a JAX program for one parameter of our graph. Heads are a separate dimension. Gate
- * and up are two arrays. With fewer key heads than query heads, queries are a separate array. */
+/* Returns the arrays of a JAX program for one parameter of rafter's graph. Heads are a separate
+ * dimension. Gate and up are two arrays. If there are fewer key heads than query heads, queries are
+ * a separate array. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -160,9 +162,9 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* Number of layers in the array that holds parameter p. A program with a loop over layers has
- * one array for the parameter of all layers. In this case, returns 0 for all layers except the
- * first. Without a loop, returns 1. */
+/* Returns the number of layers in the array that holds parameter p. A program with a loop over
+ * layers has one array for a parameter of all layers. In this case, the result is 0 for all layers
+ * except the first. Without a loop, returns 1. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -179,8 +181,9 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-/* Bytes of arrays that are stacked over `layers` layers (0: not stacked) and sharded over
- * `shards` devices. A matrix is sharded along its longest dimension. Vectors are not sharded. */
+/* Returns the bytes of arrays that are stacked over `layers` layers (0: not stacked) and sharded
+ * over `shards` devices. A matrix is sharded along its longest dimension. Vectors are not
+ * sharded. */
 static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers,
                             int64_t shards) {
   int64_t sum = 0;
@@ -214,8 +217,8 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* Counts the full copy of a sharded matrix, which chips gather one product early. Also counts
- * the full gradient of the matrix, which exists until chips reduce and scatter it. */
+/* Counts the full copy of a sharded matrix. Chips gather this copy one product early. Also counts
+ * the full gradient of the matrix, which exists until chips reduce and scatter the gradient. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -250,7 +253,8 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     if (!param->matmul || product == RF_F32) continue;
     /* A loop over layers with a backward pass stores a second copy of the converted matrix. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* The converted matrix lives from time 0 to the end of the loop over microbatches, if any. */
+    /* The converted matrix exists from time 0 to the end of the loop over microbatches, if there is
+     * such a loop. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
@@ -292,8 +296,8 @@ static void find_regions(sizing *s) {
 }
 
 /* Marks tensors that jax.checkpoint_policies.save_only_these_names stores. As in published
- * programs, a name means the last tensor of its chain of ops (queries after rotation). The
- * residual stream has no name. */
+ * programs, a name means the last tensor of its chain of ops (for example, queries after rotation).
+ * The residual stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -342,7 +346,8 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* True if the product's matrix is frozen. Backward then does not read the product's input. */
+/* True if the product's matrix is frozen. Then the backward pass does not read the product's
+ * input. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
@@ -350,8 +355,9 @@ static bool is_frozen_product(const sizing *s, const rf_op *op) {
 }
 
 /* In f32 programs, XLA does not fuse the constants of the random-number generator into the product
- * with dropout: the fusion reads them as arrays (HLO that libtpu 0.0.52 scheduled). A mask that is
- * stored for backward, and bf16, have other fusions without these arrays. */
+ * with dropout. The fusion reads these constants as arrays (HLO that libtpu 0.0.52 scheduled). With
+ * a mask that is stored for backward, or with bf16, XLA makes other fusions without these
+ * arrays. */
 static void draw(sizing *s, int i) {
   const rf_op *op = &s->graph->op[i];
   if (!on_tpu(s) || s->job->build.dtype != RF_F32 || s->region[i] == RF_NONE) return;
@@ -376,7 +382,7 @@ static void keep_of_op(sizing *s, int i) {
     add(s, KEPT, !in_layers(s, i), parts_bytes(s, op, rule->kept), i, back);
     if (rule->input) need(s, t, i);
   }
-  /* To recompute a region, XLA stores the tensors that the region reads from other regions. */
+  /* To recompute a region, XLA stores the tensors that this region reads from other regions. */
   for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
     if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i])
       need(s, op->input[k], s->region_first[i]);
@@ -432,7 +438,8 @@ static void lifetimes(sizing *s) {
 
 /* ---- the peak -------------------------------------------------------------------------------- */
 
-/* Sorts arrays by their claim to on-chip memory: `brief` arrays first, then larger arrays first. */
+/* Sorts arrays by their priority for on-chip memory: `brief` arrays first, then larger arrays
+ * first. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
   if (x->brief != y->brief) return y->brief - x->brief;
@@ -458,7 +465,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
   int peak = 0;
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
-    /* If all arrays fit on the chip, XLA keeps them there, gradients and copies too. */
+    /* If all arrays fit on the chip, XLA keeps them on the chip, including gradients and copies. */
     if (sum <= m->temp || sum <= chip) continue;
     int64_t of[KINDS] = {0}, room = chip, total = 0;
     int count = 0;
@@ -495,7 +502,8 @@ static int64_t table_bytes(const sizing *s, int64_t leaves) {
 static void size_training(const sizing *s, rf_program_memory *m) {
   const rf_build_options *b = &s->job->build;
   int64_t rows[] = {b->microbatch * b->accumulate, b->seq}, two[] = {2};
-  int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two); /* step number and random key */
+  /* bytes of the step number and the random key */
+  int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two);
   m->alias += counter;
   m->argument += counter + 2 * bytes_of(s, RF_I32, 2, rows);
   m->output = m->alias + bytes_of(s, RF_F32, 1, two) + table_bytes(s, s->state_leaves + 3);
@@ -541,9 +549,9 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    /* Sorting returns the sorted logits and, for each of them, its position before sorting. The
-     * sorted logits reuse the memory of the logits. If this does not fit, the sorted positions
-     * reuse the memory of the unsorted positions instead. */
+    /* Sorting returns the sorted logits and, for each sorted logit, its position before sorting.
+     * The sorted logits reuse the memory of the logits. If the sorted logits do not fit there, the
+     * sorted positions reuse the memory of the unsorted positions instead. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
@@ -551,8 +559,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop over chunks reads the positions in another order. XLA fuses the reordering with
-     * the sum of all sublayers' results, so all these results stay in memory. */
+    /* The loop over chunks reads the positions in another order. XLA fuses the reordering with the
+     * sum of all sublayers' results, so all these results stay in memory. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
@@ -561,8 +569,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* Sets *local to the job of one device. Each axis that shards sequences gives a device its part
- * of the sequences. Only fsdp may shard parameters. */
+/* Sets *local to the job of one device. Each axis that shards sequences gives a device its share of
+ * the sequences. Only fsdp may shard parameters. */
 static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
@@ -640,7 +648,7 @@ rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_p
 }
 
 int64_t rf_program_chip_bytes(const rf_machine *machine) {
-  /* a program runs on one device of a chip */
+  /* a program runs on one of a chip's devices */
   int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1;
   double room = machine->kind != RF_MACHINE_TPU ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
   return room > 0 ? (int64_t)room : 0;

@@ -1,5 +1,5 @@
-/* roofline.c - the table of operations, and the code that all operations share: options, figures
- * of the machine, and the answer. */
+/* roofline.c - the table of operations, and the code that all operations share: options, figures of
+ * the machine, and the output of the answer. */
 #include "study/roofline_parts.h"
 
 #include "base/text.h"
@@ -136,7 +136,7 @@ rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak");
   mark(q, "on");
   mark(q, "dtype");
-  /* a machine without arithmetic in a narrow dtype multiplies in this dtype */
+  /* a machine that cannot compute in a narrow dtype multiplies in this dtype */
   const rf_dtype wider = q->machine.kind == RF_MACHINE_CPU ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
@@ -174,7 +174,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
   return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "unknown link '%s'", link);
 }
 
-/* Parses extents ("4,4") or names of the machine's axes ("x,y"). */
+/* Parses --axes: extents ("4,4") or names of the machine's axes ("x,y"). */
 static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count,
                            rf_error *error) {
   const rf_machine *m = &q->machine;
@@ -319,7 +319,7 @@ static rf_number_type number_type(const char *name) {
   return types[1];
 }
 
-/* Replaces figures of the machine's data sheet by values that the user gave. */
+/* Replaces figures of the machine's data sheet by values from the command line. */
 static void replace_figures(rf_question *q) {
   rf_machine *m = &q->machine;
   const struct {
@@ -339,7 +339,8 @@ static void replace_figures(rf_question *q) {
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
-  /* If the machine has no network and the user gives one, it is a torus with closed axes. */
+  /* If the machine has no network but the user gives figures of a network, the network is a torus
+   * with closed axes. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE) {
     m->topology.form = RF_NETWORK_TORUS;
@@ -348,7 +349,7 @@ static void replace_figures(rf_question *q) {
   }
 }
 
-/* Notes the default sizes that the answer has read, because its figures depend on them. */
+/* Notes the default sizes that the answer used, because its figures depend on them. */
 static void note_defaults(rf_question *q) {
   static const char *const sizes[] = {"m", "k", "n", "seq"};
   char text[120] = "";
@@ -413,7 +414,7 @@ static const question_row *find_row(const char *op, rf_error *error) {
   return NULL;
 }
 
-/* The hint for the name of a model is the option that takes it. */
+/* The hint for the name of a model names the option for models. */
 static rf_status extra_argument(const char *op, const char *text, rf_error *error) {
   bool model = rf_model_preset_source(text) || rf_model_preset_on_hub(text);
   char hint[200];

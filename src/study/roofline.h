@@ -1,5 +1,5 @@
-/* roofline.h - `rafter roofline`: formulas about one operation, collective, strategy or run on
- * one machine. No graph is built. docs/planning.md lists all formulas and their sources. */
+/* roofline.h - `rafter roofline`: formulas for one operation, collective, strategy or run on one
+ * machine. No graph is built. docs/planning.md lists all formulas and their sources. */
 #ifndef RF_ROOFLINE_H
 #define RF_ROOFLINE_H
 
@@ -8,9 +8,9 @@
 
 typedef enum rf_unit {
   RF_UNIT_NUMBER,
-  RF_UNIT_MINIMUM, /* the minimum of a count; the table rounds it up */
-  RF_UNIT_MAXIMUM, /* the maximum of a count; the table rounds it down */
-  RF_UNIT_NEAREST, /* the best value of a count, which the table rounds to the nearest whole number */
+  RF_UNIT_MINIMUM, /* the minimum of a count; the table rounds this minimum up */
+  RF_UNIT_MAXIMUM, /* the maximum of a count; the table rounds this maximum down */
+  RF_UNIT_NEAREST, /* the best value of a count; the table rounds this value to the nearest whole number */
   RF_UNIT_BYTES,
   RF_UNIT_SECONDS,
   RF_UNIT_FLOPS,
@@ -22,7 +22,7 @@ typedef enum rf_unit {
   RF_UNIT_TEXT
 } rf_unit;
 
-/* One figure of an answer. If `value` is not finite, it means "never" or "none". */
+/* One figure of an answer. A `value` that is not finite means "never" or "none". */
 typedef struct rf_fact {
   const char *key, *what; /* what: label in the table; NULL: the figure appears only in JSON */
   rf_unit unit;
@@ -39,7 +39,7 @@ typedef struct rf_answer {
   char note[RF_NOTES_MAX][160]; /* assumptions of the answer, and options without effect */
 } rf_answer;
 
-/* The name of operation i, or NULL. *help describes the answer; `help` may be NULL. */
+/* Returns the name of operation i, or NULL. *help describes the answer. `help` may be NULL. */
 const char *rf_roofline_op(int i, const char **help);
 /* Answers one question of `rafter roofline`. RAFTER_INVALID: an option is missing or out of
  * range. The error names the option. */

@@ -1,6 +1,7 @@
-/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical
- * batch. The source is "How to Scale Your Model", chapter on rooflines. A matmul is
- * compute-bound from the number of rows that solves 2MKN/C = bytes/W (C: FLOP/s, W: bytes/s). */
+/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical batch.
+ * The source is "How to Scale Your Model", chapter on rooflines. Let C be the FLOP/s and W the
+ * bytes/s. A matmul is compute-bound if it has at least the number of rows that solves 2MKN/C =
+ * bytes/W. */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -10,15 +11,15 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Sets *tokens to the number of tokens from which a product is compute-bound. The product has
- * long dimensions and reads its weight once. */
+/* Sets *tokens to the minimum number of tokens with which a product is compute-bound. The product
+ * has long dimensions and reads its weight once. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  /* a token that uses k of E experts uses k/E of the weights */
+  /* a token that uses k of E experts uses the fraction k/E of the weights */
   *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
@@ -26,7 +27,7 @@ static rf_status asymptotic_batch(rf_question *q, const char *link, double *toke
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
 /* A matmul with k sharded over several chips. Chips can gather the weight (or the input) and
- * multiply in full. Or chips multiply their shards and reduce the output. */
+ * compute the full product. Or chips multiply their shards and reduce the outputs. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));
@@ -48,7 +49,7 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
   rf_add_number(q, "gather_to_scatter", "bytes of the input's gather per byte of the output's scatter",
                 input / output);
-  /* Each time is linear in k or m, so one division gives the minimum. */
+  /* Each time is linear in k or m, so one division gives the minimum size. */
   rf_fact_add(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", RF_UNIT_MINIMUM,
               k * reduce / part);
   rf_fact_add(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather", RF_UNIT_MINIMUM,
@@ -91,7 +92,7 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
 enum { OPERANDS_MAX = 4, LETTERS = 128 };
 typedef struct einsum {
   int operands;
-  /* letters of each operand; the entry after the last operand is the output */
+  /* letters of each operand; the entry after the last operand is for the output */
   bool in[OPERANDS_MAX + 1][LETTERS];
   double size[LETTERS]; /* size of each letter; 0: unused letter; -1: unknown size */
 } einsum;
@@ -157,7 +158,8 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Number of elements of an operand. Sets *rank to the operand's number of letters. */
+/* Returns the number of elements of an operand. Sets *rank to the number of letters of the
+ * operand. */
 static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
@@ -194,7 +196,8 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* Textbooks add the first value of a sum to 0. `exact` does not count this addition. */
+  /* Textbooks count an addition of the first value of a sum to 0. `exact` does not count this
+   * addition. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
@@ -210,8 +213,8 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Number of (query, key) pairs under the mask. With T queries and S keys, query i (from 0) sees
- * the first S - T + i + 1 keys. */
+/* Returns the number of (query, key) pairs under the mask. With T queries and S keys, query i (from
+ * 0) sees the first S - T + i + 1 keys. */
 static double seen(double queries, double keys, double window, bool causal) {
   if (!causal) return queries * (window > 0 ? fmin(window, keys) : keys);
   /* numbers of keys that the first and the last query see */
@@ -262,7 +265,7 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   bool ici = !strcmp(link, "ici");
-  /* a single link, in one direction */
+  /* the bandwidth is that of a single link, in one direction */
   if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2;
   wait = ici ? rf_value_or(q, "hop", q->machine.topology.hop_seconds) : 0;
   double through = bytes / bps / rf_value_or(q, "chips", q->chips);

@@ -4,9 +4,9 @@
 
 #include <math.h>
 
-/* FLOPs per token: 6 P for P parameters of matrices, or 2 P for forward only. Attention adds `12 * L * N * H
- * T` (forward: 4), with L layers, N heads, H columns per head and T = `seq` positions. A
- * causal mask halves the FLOPs of attention. */
+/* FLOPs per token: 6 P for P parameters of matrices, or 2 P for a forward pass only. Attention adds
+ * `12 * L * N * H T` (forward: 4), with L layers, N heads, H columns per head and T = `seq`
+ * positions. A causal mask halves the FLOPs of attention. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_multiplied(q, NAN), layers = rf_value_or(q, "layers", NAN);
   double heads = rf_asked(q, "heads") || q->has_model ? rf_value(q, "heads") : NAN,
@@ -39,7 +39,7 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
          tokens = rf_value_or(q, "tokens", NAN), flops;
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
-  /* without --seconds, the tokens of one second */
+  /* without --seconds, the answer is for the tokens of one second */
   if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds;
   if (rf_asked(q, "flops")) {
     flops = rf_value(q, "flops");

@@ -9,7 +9,8 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Sets *elements to the stored elements per token and layer. `names` is the list of --saved. */
+/* Sets *elements to the number of stored elements per token and layer. `names` is the list of
+ * --saved. */
 static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
   double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"),
                     kv = rf_value_or(q, "kv-heads", heads);
@@ -73,8 +74,8 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* Bytes of the KV cache of a sequence with `context` tokens. A layer with a window caches only
- * the window. *uniform gets the bytes without windows; `uniform` may be NULL. */
+/* Bytes of the KV cache of a sequence with `context` tokens. A layer with a window caches only the
+ * window. *uniform gets the bytes of a cache without windows. `uniform` may be NULL. */
 static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
                                 rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
@@ -117,12 +118,13 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-  double total;       /* parameters */
-  double active;      /* parameters that one token uses */
-  double multiplied;  /* parameters of the matrices that multiply one token */
-  double experts;     /* parameters of routed experts */
-  double lookup;      /* parameters of embedding tables, of which a step reads only the rows of its tokens */
-  double count, used; /* number of experts in a layer (0: none), and number that a token uses */
+  double total;      /* parameters */
+  double active;     /* number of parameters that one token uses */
+  double multiplied; /* number of parameters of the matrices that multiply one token */
+  double experts;    /* parameters of routed experts */
+  double lookup;     /* number of parameters of embedding tables; a step reads only the rows of its tokens */
+  /* count: number of experts in a layer (0: none). used: number of experts that a token uses. */
+  double count, used;
 } weights;
 
 static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
@@ -138,10 +140,11 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token cannot use more parameters than there are (expected at most %g, got %g)",
                    w->total, w->active);
-  /* A token uses k of E routed experts. It does not use (E - k) / E of their parameters. */
+  /* A token uses k of E routed experts. So the token does not use (E - k) / E of the experts'
+   * parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
-  /* A tied token table is read in full, as the head. */
+  /* A tied token table is read completely, because it is also the head. */
   if (q->has_model && !rf_asked(q, "parameters"))
     w->lookup = (double)(q->params.embedding - (q->model.tied ? q->params.head : 0));
   return RAFTER_OK;

@@ -1,4 +1,4 @@
-/* roofline_network.c - collectives and sharded arrays. machine/links.c has the formulas. */
+/* roofline_network.c - collectives and sharded arrays. The formulas are in machine/links.c. */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -15,7 +15,8 @@ static rf_collective collective_of(const char *op) {
   return RF_ALL_GATHER;
 }
 
-/* Whose bytes `bytes` counts (rf_collective_seconds). shard: what a chip's part of them is, or NULL. */
+/* whole: the array whose size is `bytes` (rf_collective_seconds). shard: the role of a chip's shard
+ * of it, or NULL. */
 static const struct {
   const char *whole, *shard;
 } OF_GROUP[RF_COLLECTIVES] = {
@@ -54,7 +55,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_add_bytes(q, "critical_shard_bytes", "a chip's shard of that size",
                group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
-  /* On a ring that sends in one direction, every link carries all shards of an all-gather except
+  /* In an all-gather on a ring that sends in one direction, every link carries all shards except
    * one. In an all-to-all, a block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
@@ -73,7 +74,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
 
 enum { MESH_AXES_MAX = 26, RANK_MAX = 8 };
 typedef struct named_mesh {
-  int of[MESH_AXES_MAX]; /* number of chips of each axis, by the axis's letter; 0: no such axis */
+  int of[MESH_AXES_MAX]; /* number of chips of each axis, indexed by the axis's letter; 0: no such axis */
   double chips;
 } named_mesh;
 
@@ -94,7 +95,7 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Parses --spec: for each dimension, the letters of the axes that shard it ("XY,-" or "XY,"). */
+/* Parses --spec, which has the letters of the axes that shard each dimension ("XY,-" or "XY,"). */
 static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MAX],
                             rf_error *error) {
   bool seen[MESH_AXES_MAX] = {false};
