@@ -1,6 +1,6 @@
 /* roofline_parallel.c - computes when a parallelism strategy is compute-bound, and over how many
  * chips. The sources are "How to Scale Your Model", chapters on training and inference, and
- * MaxText's sharding documentation (experts, context). alpha is peak FLOP/s divided by the
+ * MaxText's sharding documentation (experts, context). alpha is the peak FLOP/s divided by the
  * bytes/s of one network axis (both directions). */
 #include "study/roofline_parts.h"
 
@@ -9,13 +9,14 @@
 #include <string.h>
 
 typedef struct strategy {
-  double alpha, narrow; /* alpha: FLOP per byte sent. narrow: bytes of an activation / 2. */
-  double axes[2];       /* torus axes of each strategy; two strategies may be combined */
+  double alpha, narrow; /* alpha: FLOP per sent byte. narrow: bytes of an activation / 2. */
+  double axes[2];       /* torus axes of each strategy; two strategies can be combined */
   double peak, bps, matrices;
 } strategy;
 
-/* Experts of a layer. one: width of an expert. held: number of experts. met: number that a token
- * uses. A dense MLP is one expert. --ff and --experts take precedence over the model. */
+/* Experts of a layer. one: width of one expert. held: number of experts. met: number of experts
+ * that a token uses. A dense MLP counts as one expert. --ff and --experts take precedence over the
+ * model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -53,9 +54,10 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Limits the rate of gathers and reductions over several nodes of GPUs. With two nodes, half of
- * the array enters each node. With more nodes, the full array does. The rate between nodes
- * applies if it is lower. A link or rate that the user gives is not changed. */
+/* Limits the rate of gathers and reductions that cross several nodes of GPUs. With two nodes, half
+ * of the array enters each node. With more nodes, the full array enters each node. The rate between
+ * nodes applies if it is lower than the rate inside a node. A link or rate from the command line is
+ * not changed. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
@@ -94,8 +96,9 @@ static const char *bound_of(double have, double need) {
   return isnan(have) ? "" : have >= need ? "compute" : "network";
 }
 
-/* Adds the bytes that a layer sends in forward and backward, and its seconds if all sizes are
- * known. The layer has s->matrices matrices of F x D. A token uses `ff` of the F columns. */
+/* Adds the bytes that a layer sends in the forward pass and in the backward pass. If all sizes are
+ * known, also adds the layer's seconds. The layer has s->matrices matrices of F x D. A token uses
+ * `ff` of the F columns. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
@@ -114,7 +117,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  /* with --link dcn, q->chips is the number of chips in a slice, and these chips reduce together */
+  /* with --link dcn, q->chips is the number of chips in a slice; the chips of a slice reduce
+   * together */
   bool slices = link && !strcmp(link, "dcn");
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
          tokens = rf_value_or(q, "tokens", NAN);
@@ -133,8 +137,9 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
     rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
     rf_add_number(q, "slice_chips", "chips of a slice", q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* An all-reduce of the gradient sends the bytes of two all-gathers. In backward, fsdp sends
-   * the same number of bytes: it scatters the gradient and gathers the weight again. */
+  /* An all-reduce of the gradient sends the bytes of two all-gathers. In the backward pass, fsdp
+   * sends the same number of bytes, because it scatters the gradient and gathers the weight
+   * again. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
@@ -170,7 +175,8 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_fact_add(q, "latency_degree", "number of chips above which the exchange is latency-bound",
                 RF_UNIT_MAXIMUM, shard > 0 ? buffer / shard : NAN);
   }
-  /* One gather precedes a layer, and one scatter follows it. Backward may repeat the gather. */
+  /* One gather precedes a layer, and one scatter follows it. The backward pass may repeat the
+   * gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_add_bytes(q, "backward_bytes_regather", "backward bytes if the input is gathered twice",
                3 * activations);
@@ -182,7 +188,7 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
              alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
   note_dense(q, ff);
-  strategy outer = *s; /* an fsdp group spans nodes; a tensor group stays inside a node */
+  strategy outer = *s; /* an fsdp group spans several nodes, and a tensor group stays inside a node */
   cross_nodes(q, &outer, chips);
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
@@ -265,7 +271,8 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Shards weights in two dimensions for decoding: D over sqrt(c/8) of c chips, F over sqrt(8c). */
+/* Computes when decoding should shard weights in two dimensions: D over sqrt(c/8) of c chips, and F
+ * over sqrt(8c). */
 static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));

@@ -14,7 +14,8 @@
 #include "base/json.h"
 #include "base/text.h"
 
-enum { TEMPLATE_MAX = 1 << 20, MESSAGES_MAX = 10000 }; /* bytes of a template; number of messages */
+/* TEMPLATE_MAX: bytes of a template. MESSAGES_MAX: number of messages. */
+enum { TEMPLATE_MAX = 1 << 20, MESSAGES_MAX = 10000 };
 
 struct rf_chat {
   rf_template *parsed;
@@ -24,7 +25,8 @@ struct rf_chat {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads a config's special tokens as strings, which transformers passes to templates. */
+/* Reads the special tokens of a config as strings, because transformers passes strings to
+ * templates. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -95,8 +97,8 @@ static rf_status config_template(const json_t *config, const char *where, const 
                  where, names);
 }
 
-/* transformers may save further templates next to a default template. If the default template is
- * missing, the further templates are an error. */
+/* transformers may save additional templates next to a default template. Additional templates are
+ * an error if the default template is missing. */
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
@@ -147,7 +149,8 @@ static rf_status new_with_special(const char *text, size_t bytes, const char *wh
   return status;
 }
 
-/* A template for models without one. It writes the text of each message, in their order. */
+/* Makes a template for models that have no template. This template writes the text of each message
+ * in order. */
 static rf_status read_plain(const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
   static const char WITH_BOS[] = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}";
   const size_t skipped = sizeof "{{ bos_token }}" - 1;
@@ -197,7 +200,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   struct stat info;
   const json_t *inside = NULL;
   *s = (source){.text = NULL};
-  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* for a weight file, use its folder */
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* for a weight file, search the folder of the file */
     snprintf(beside, sizeof beside, "%s", folder);
     folder = dirname(beside);
   }
@@ -232,7 +235,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
   /* A model that rafter trained may have a template file and a tokenizer.gguf. Then the GGUF file
-   * gives the special tokens. */
+   * names the special tokens. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
@@ -325,8 +328,8 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
   return status;
 }
 
-/* Renders the first `count` messages. *bytes is the size of the rendered text. Fails if `whole`
- * does not begin with this text. */
+/* Renders the first `count` messages. *bytes is the size of the rendered text. Fails if the text
+ * `whole` does not begin with the rendered text. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

@@ -1,10 +1,10 @@
-/* chat_gguf.c - reads the chat template of a GGUF file and the texts of its special tokens. */
+/* chat_gguf.c - reads the chat template of a GGUF file, and the texts of its special tokens. */
 #include "text/chat.h"
 #include "formats/gguf_facts.h"
 
 static void add_token(json_t *tokens, const char *name, const rf_gguf_vocab *vocab, int32_t id) {
   if (id < 0 || id >= vocab->count) return;
-  /* Returns NULL if the token is not UTF-8, because no template can contain such a token. */
+  /* The result is NULL if the token is not UTF-8, because no template can contain such a token. */
   json_t *text = json_stringn(vocab->token[id].at, (size_t)vocab->token[id].bytes);
   if (text) json_object_set_new(tokens, name, text);
 }

@@ -15,7 +15,7 @@ static rf_status whole_arithmetic(tpl_run *run, int op, int64_t a, int64_t b, tp
   else if (a == INT64_MIN && b == -1) over = op != '%';
   else {
     int64_t rest = a % b;
-    bool down = rest != 0 && (rest < 0) != (b < 0); /* C rounds toward zero, Python rounds down */
+    bool down = rest != 0 && (rest < 0) != (b < 0); /* C rounds toward zero, but Python rounds down */
     value = op == '%' ? rest + (down ? b : 0) : a / b - down;
   }
   if (over) return TPL_FAIL(run, "an integer grows beyond 64 bits");

@@ -164,7 +164,7 @@ static rf_status eval_not(tpl_run *run, const tpl_node *node, tpl_value *value) 
   return RAFTER_OK;
 }
 
-/* As in Python, the result of "and" and "or" is the value of the operand that decides. */
+/* As in Python, "and" and "or" return the value of the operand that decides. */
 static rf_status eval_and_or(tpl_run *run, const tpl_node *node, tpl_value *value) {
   RF_TRY(rf_tpl_eval(run, node->kid[0], value));
   return rf_tpl_truth(value) == (node->kind == NODE_OR) ? RAFTER_OK : rf_tpl_eval(run, node->kid[1], value);

@@ -1,4 +1,4 @@
-/* template_eval.h - shared by the evaluation of expressions and of statements. */
+/* template_eval.h - declarations that the evaluation of expressions and of statements share. */
 #ifndef RF_TEMPLATE_EVAL_H
 #define RF_TEMPLATE_EVAL_H
 
@@ -10,7 +10,7 @@ typedef struct tpl_variable {
   struct tpl_variable *next;
 } tpl_variable;
 
-/* The names of one scope. The template, each iteration of a loop, each call of a macro and each
+/* The variables of one scope. The template, each iteration of a loop, each call of a macro and each
  * captured block have their own scope. An if block has no scope. */
 struct tpl_frame {
   tpl_frame *parent;
@@ -20,7 +20,7 @@ struct tpl_frame {
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame);
 rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value); /* in run->frame */
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value);
-/* Compares a with b. `op` is a TPL_OP, 'i' for "in" or 'n' for "not in". */
+/* Compares a with b. `op` is a TPL_OP, 'i' for "in", or 'n' for "not in". */
 rf_status rf_tpl_compare(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, bool *holds);
 
 #endif

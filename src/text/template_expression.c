@@ -1,5 +1,5 @@
-/* template_expression.c - parses expressions with Jinja's precedences, which differ from
- * Python's: '~' binds tighter than '+', and filters bind more tightly than any operator. */
+/* template_expression.c - parses expressions with Jinja's precedences. They differ from Python's:
+ * '~' binds more tightly than '+', and filters bind more tightly than any operator. */
 #include "text/template_parser.h"
 
 #include <string.h>
@@ -197,7 +197,7 @@ static rf_status parse_postfix(tpl_parser *p, tpl_node **expression) {
   }
 }
 
-/* Looks up the filter or test that the current token names. */
+/* Finds the filter or test that the current token names. */
 static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *(*find)(tpl_text name),
                            tpl_node *node) {
   if (p->token->kind != TOKEN_NAME) return rf_tpl_unexpected(p, "a name");
@@ -253,7 +253,7 @@ static rf_status parse_filters(tpl_parser *p, tpl_node **expression) {
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* A sign binds tighter than a postfix: -x.y is (-x).y in Jinja. */
+/* A sign binds more tightly than a postfix: in Jinja, -x.y is (-x).y. */
 static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression) {
   RF_TRY(enter_level(p));
   size_t at = p->token->at;
@@ -294,8 +294,8 @@ static const struct {
     {'%', NULL, LEVEL_PRODUCT},
 };
 
-/* If the current token is an operator of precedence `level`, consumes and returns the operator. If
- * not, returns -1. An operator that is a word is returned as its first letter. */
+/* If the current token is an operator of precedence `level`, consumes the token and returns the
+ * operator. If not, returns -1. For an operator that is a word, the first letter is returned. */
 static int take_operator(tpl_parser *p, int level) {
   for (size_t i = 0; i < sizeof BINARY / sizeof BINARY[0]; ++i) {
     if (BINARY[i].level != level) continue;

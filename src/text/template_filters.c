@@ -1,11 +1,12 @@
-/* template_filters.c - the table of filters. template_lists.c has the filters on lists. */
+/* template_filters.c - the table of filters. The filters on lists are in template_lists.c. */
 #include "text/template_lists.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- shared by filters and methods ----------------------------------------------------------- */
+/* functions that filters and methods share
+ * ----------------------------------------------------------- */
 
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text) {
   if (value->kind != TPL_STRING)
@@ -22,7 +23,7 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
 }
 
 /* True if the character belongs to a script without upper and lower case. For other non-ASCII
- * characters, changing the case would need Python's tables (ß becomes SS). */
+ * characters, a change of case would need Python's tables (ß becomes SS). */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -43,7 +44,7 @@ rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
   for (size_t i = 0; i < text.bytes; ++i) {
     char c = text.at[i];
     uint32_t point = 0;
-    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* a continuation byte: `text` is valid UTF-8 */
+    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* a continuation byte, because `text` is valid UTF-8 */
     if ((unsigned char)c >= 0x80 && !follows &&
         (!rf_tpl_point(text.at + i, text.bytes - i, &point) || !has_no_case(point)))
       return TPL_FAIL(run, "changing the case of U+%04X is not supported (only of ASCII)", point);
@@ -113,7 +114,7 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Gets a filter's string. A string that the filter "safe" marked is an error. */
+/* Gets a filter's string. A string that the filter "safe" has marked is an error. */
 static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   if (self->kind == TPL_STRING && self->form == FORM_SAFE)
     return TPL_FAIL(run, "this filter does not support strings marked safe");
@@ -138,8 +139,8 @@ static rf_status filter_case(tpl_run *run, const tpl_call *c) {
   return rf_tpl_case(run, text, c->variant, c->result);
 }
 
-/* Jinja's title filter starts words only after white space, '-' and opening brackets. Python's
- * str.title() also starts words after other characters. */
+/* Jinja's title filter begins a word only after white space, '-' and opening brackets. Python's
+ * str.title() also begins words after other characters. */
 static rf_status filter_title(tpl_run *run, const tpl_call *c) {
   RF_TRY(filter_case(run, c));
   char *out;
@@ -164,7 +165,7 @@ static rf_status filter_replace(tpl_run *run, const tpl_call *c) {
   return rf_tpl_replace(run, text, old, new, most, c->result);
 }
 
-/* Sets *text to an indentation. `given` is the indentation itself or a number of spaces. */
+/* Sets *text to an indentation. `given` is either the indentation itself, or a number of spaces. */
 static rf_status read_indentation(tpl_run *run, const tpl_value *given, tpl_text *text) {
   tpl_value spaces = *given, one = tpl_string(" ", 1);
   if (spaces.kind != TPL_STRING) RF_TRY(rf_tpl_arithmetic(run, '*', &one, given, &spaces));
@@ -208,15 +209,15 @@ static rf_status filter_safe(tpl_run *run, const tpl_call *c) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Parses a string like Python's int() or float(). *form is 'i' if the string is an integer (in
- * *whole), 'f' if the string is a float (in *real), and 0 if the string is not a number. */
+/* Parses a string like Python's int() or float(). *form becomes 'i' for an integer (in *whole), 'f'
+ * for a float (in *real), and 0 if the string is not a number. */
 static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *whole, double *real) {
   text = rf_tpl_strip(text, (tpl_text){0}, 3);
   *form = 0;
   char copy[64];
   size_t i = 0, digits = 0;
   if (text.bytes == 0) return RAFTER_OK;
-  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python also accepts 1_000 and other digits */
+  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python also accepts 1_000, and digits of other scripts */
     uint32_t point = 0;
     n = rf_tpl_point(text.at + k, text.bytes - k, &point);
     bool letter = is_letter((char)point) && point < 0x80 && !strchr("eEinfatyINFATY", (int)point);
@@ -254,8 +255,8 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-/* Converts a value like Python's int() (variant 'i') or float() ('f'). If the value is not a
- * number, the result is the default. */
+/* Converts a value like Python's int() (variant 'i') or float() (variant 'f'). If the value is not
+ * a number, the result is the default. */
 static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;

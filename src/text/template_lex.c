@@ -1,5 +1,6 @@
-/* template_lex.c - splits a template into tokens: the trimmed text between tags, and the words and
- * operators in tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
+/* template_lex.c - splits a template into tokens. Tokens are the trimmed text between tags, and the
+ * words and operators inside tags. The rules are the rules of Jinja 3 with trim_blocks and
+ * lstrip_blocks. */
 #include "text/template_parts.h"
 #include "text/utf8.h"
 
@@ -42,8 +43,9 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* Removes white space after a block or comment. If the tag ends with '-', removes all of it. If the
- * tag ends with '+', removes nothing. Otherwise removes one newline. */
+/* Removes white space after a block or comment. If the tag ends with '-', all following white space
+ * is removed. If the tag ends with '+', no white space is removed. Otherwise removes one
+ * newline. */
 static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;
@@ -105,7 +107,7 @@ static rf_status lex_text(lexer *l) {
   size_t end = start + 1 + length;
   if (end >= l->source.bytes)
     return TPL_FAIL_AT(l->parsed, start, l->error, "a string that starts with %c does not end", quote);
-  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* an escape is not shorter than its character */
+  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* an escape is never shorter than its character */
   size_t bytes = 0;
   for (l->at = start + 1; l->at < end;) {
     char c = l->source.at[l->at++];
@@ -186,7 +188,7 @@ static rf_status lex_operator(lexer *l, char *open, int *opened) {
   return RAFTER_OK;
 }
 
-/* Reads a tag up to }} or %}. Inside brackets, }} does not end the tag: {{ {'a': {}} }}. */
+/* Reads a tag up to }} or %}. Inside brackets, }} does not end a tag: {{ {'a': {}} }}. */
 static rf_status lex_inside(lexer *l, bool block, size_t start) {
   const char *end = block ? "%}" : "}}";
   char open[TPL_TREE_DEPTH];
@@ -235,7 +237,7 @@ static rf_status lex_comment(lexer *l, size_t start) {
   return RAFTER_OK;
 }
 
-/* Removes the white space before a block or comment if nothing else precedes the tag on its
+/* Removes the white space before a block or comment if only white space precedes the tag on its
  * line. */
 static tpl_text trim_line(const lexer *l, tpl_text data, size_t from) {
   size_t line = data.bytes;

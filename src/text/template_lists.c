@@ -1,4 +1,4 @@
-/* template_lists.c - filters on lists and dicts, and a table of the tests ("is defined"). */
+/* template_lists.c - filters on lists and dicts, and the table of tests ("is defined"). */
 #include "text/template_lists.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ rf_status rf_tpl_filter_items(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, pairs, dict->count, c->result);
 }
 
-/* Evaluates a dotted name: the path "a.0.b" gives item["a"][0]["b"]. */
+/* Follows a dotted name: the path "a.0.b" gives item["a"][0]["b"]. */
 static rf_status get_path(tpl_run *run, const tpl_value *item, const tpl_value *path, tpl_value *result) {
   *result = *item;
   if (path->kind != TPL_STRING) return rf_tpl_item(run, item, path, result);
@@ -99,8 +99,8 @@ static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int ind
   return *row ? RAFTER_OK : TPL_FAIL(run, "unknown %s \"%.*s\"", what, TPL_SHOWN(name));
 }
 
-/* Returns the arguments after the first `skip` ones. A call without arguments has NULL pointers,
- * which must not be advanced. */
+/* Returns the arguments without the first `skip` arguments. A call without arguments has NULL
+ * pointers, and NULL pointers must not be advanced. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
   return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
               : *arguments;
@@ -137,9 +137,10 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, got, items.count, c->result);
 }
 
-/* Filters the items by a test. With RF_TPL_KEEP, keeps the items that pass the test, otherwise the
- * items that fail. If the call names no test, an item passes if it is true. With RF_TPL_ATTRIBUTE,
- * argument 0 names an attribute, and the test applies to this attribute of the item. */
+/* Filters the items by a test. With RF_TPL_KEEP, keeps the items that pass the test. Otherwise,
+ * keeps the items that fail. If the call names no test, an item passes if it is true. With
+ * RF_TPL_ATTRIBUTE, argument 0 names an attribute, and the test applies to this attribute of the
+ * item. */
 rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
   bool by_path = c->variant & RF_TPL_ATTRIBUTE, wanted = c->variant & RF_TPL_KEEP;
   const tpl_arguments *arguments = c->arguments;
@@ -167,7 +168,7 @@ rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-#define IS(kind) (1 << TPL_##kind) /* a bit set of value kinds; IS(NONE) has only TPL_NONE */
+#define IS(kind) (1 << TPL_##kind) /* a bit set of kinds of values; IS(NONE) has only TPL_NONE */
 
 static rf_status test_kind(tpl_run *run, const tpl_call *c) {
   (void)run;

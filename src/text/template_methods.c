@@ -1,13 +1,13 @@
 /* template_methods.c - the tables of string methods, dict methods and global functions. Methods
- * that change a value, and methods that no template needs, are in the tables without a function. If
- * they were not in the tables, a call would report a missing key of a dict. */
+ * that change a value, and methods that no template needs, have table entries without a function.
+ * Without these entries, a call of such a method would report a missing key of a dict. */
 #include "text/template_parts.h"
 
 #include <string.h>
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Bits of the variant: 1 strips the start of the string, 2 the end. */
+/* Bit 1 of the variant strips the start of the string, and bit 2 strips the end. */
 static rf_status method_strip(tpl_run *run, const tpl_call *c) {
   tpl_text set = {0};
   if (TPL_GIVEN(c->argument[0]) && c->argument[0].kind != TPL_NONE) {
@@ -203,7 +203,7 @@ static rf_status function_raise(tpl_run *run, const tpl_call *c) {
                   message.at ? message.at : "");
 }
 
-/* Allows only strftime directives that give the same result in every C library and locale. */
+/* Allows only the strftime directives that give the same result in every C library and locale. */
 static rf_status function_strftime(tpl_run *run, const tpl_call *c) {
   tpl_text format;
   char pattern[128], text[1024];
@@ -248,8 +248,8 @@ static rf_status function_range(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, c->result);
 }
 
-/* namespace(...) and dict(...) copy the fields of a dict argument. Then they add named
- * arguments. */
+/* namespace(...) and dict(...) copy the fields of a dict argument. Then these functions add the
+ * named arguments. */
 static rf_status function_dict(tpl_run *run, const tpl_call *c) {
   RF_TRY(rf_tpl_dict(run, c->result));
   for (int i = 0; i < c->arguments->count; ++i) {

@@ -95,7 +95,7 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child) {
 }
 
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op) {
-  if ((node->count & (node->count - 1)) == 0) { /* `count` is 0 or a power of two: the list is full */
+  if ((node->count & (node->count - 1)) == 0) { /* `count` is 0 or a power of two, so the list is full */
     size_t capacity = node->count ? (size_t)node->count * 2 : 1;
     tpl_node **list = rf_pool_alloc(p->parsed->pool, capacity * sizeof *list);
     tpl_text *names = rf_pool_alloc(p->parsed->pool, capacity * sizeof *names);
@@ -199,7 +199,7 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   return block_end(p);
 }
 
-/* A {% break %} in a captured block must not leave a loop that contains the block. */
+/* A {% break %} in a captured block must not leave a loop outside the block. */
 static rf_status parse_captured(tpl_parser *p, const char *end, tpl_node **body) {
   int loops = p->loops;
   p->loops = 0;
@@ -271,7 +271,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_FILTERED;
   tpl_node *filter = rf_tpl_node(p, NODE_CAPTURED, p->token->at), *body;
-  --p->token; /* here, the word "filter" has the place of the '|' before a filter */
+  --p->token; /* here, the word "filter" stands in place of the '|' before a filter */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
   RF_TRY(set_child(p, node, 1, filter));
@@ -315,7 +315,7 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
                      TPL_SHOWN(name->text));
 }
 
-/* Parses up to a block tag that `ends` names. If `ends` is NULL, parses to the end of the
+/* Parses up to a block tag whose name is in `ends`. If `ends` is NULL, parses to the end of the
  * source. */
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body) {
   tpl_node *node = rf_tpl_node(p, NODE_BODY, p->token->at), *child = NULL;
@@ -355,7 +355,7 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
 
 /* ---- templates ------------------------------------------------------------------------------- */
 
-/* Copies the source. Like Jinja, replaces every kind of newline by \n and drops one newline at the
+/* Copies the source. Like Jinja, replaces every kind of newline by \n, and drops one newline at the
  * end. Fails if the source is not valid UTF-8. */
 static rf_status take_source(rf_template *parsed, const char *text, size_t bytes, rf_error *error) {
   char *copy = rf_pool_alloc(parsed->pool, bytes + 1);

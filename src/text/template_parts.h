@@ -1,4 +1,5 @@
-/* template_parts.h - shared by the files template*.c: tokens, nodes, values, rendering state. */
+/* template_parts.h - declarations that the files template*.c share: tokens, nodes, values and the
+ * state of rendering. */
 #ifndef RF_TEMPLATE_PARTS_H
 #define RF_TEMPLATE_PARTS_H
 
@@ -10,22 +11,24 @@ typedef struct tpl_text {
   const char *at; /* UTF-8, not NUL-terminated */
   size_t bytes;
 } tpl_text;
-/* Arguments of "%.*s" that print a text, cut after 60 bytes. */
+/* The two arguments of "%.*s" that print a text, cut after 60 bytes. */
 #define TPL_SHOWN(text) (int)((text).bytes < 60 ? (text).bytes : 60), (text).at
 
 #define TPL_TEXT(literal) ((tpl_text){(literal), sizeof(literal) - 1})
 bool rf_tpl_same(tpl_text a, tpl_text b);
 bool rf_tpl_is(tpl_text a, const char *word);
-/* Decodes the UTF-8 sequence at `at` into *point. Returns its size, or 0 if it is invalid. */
+/* Decodes the UTF-8 sequence at `at` into *point. Returns the number of bytes of the sequence, or 0
+ * if the sequence is invalid. */
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
 int64_t rf_tpl_points(tpl_text text);
-/* Byte offset of code point `index`, or text.bytes if the text is shorter. */
+/* Returns the byte offset of code point `index`, or text.bytes if the text is shorter. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
 bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
 /* Like Python's strip(): strips the code points in `set`. If set.at is NULL, strips white space.
- * Bit 1 of `sides` strips the start of the text, bit 2 the end. */
+ * Bit 1 of `sides` strips the start of the text, and bit 2 strips the end. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
-/* Byte offset of the first occurrence of `part` in `text` at or after `from`; SIZE_MAX: none. */
+/* Returns the byte offset of the first occurrence of `part` in `text` at or after `from`, or
+ * SIZE_MAX. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -75,9 +78,9 @@ typedef enum tpl_kind {
   TPL_METHOD,
 } tpl_kind;
 
-/* Forms of a list. As in Python, the forms differ in printing, indexing and length. */
+/* Forms of a list. As in Python, the forms of lists differ in printing, indexing and length. */
 enum { FORM_LIST, FORM_TUPLE, FORM_RANGE, FORM_VIEW, FORM_LAZY };
-/* Forms of a string. FORM_SAFE: marked by the filter "safe", so Jinja joins the string
+/* Forms of a string. FORM_SAFE: the filter "safe" has marked the string, so Jinja joins it
  * differently. */
 enum { FORM_PLAIN, FORM_SAFE };
 
@@ -130,7 +133,7 @@ struct tpl_value {
   };
 };
 
-/* Arguments of a call, filter, test or method. Positional arguments come before named ones. */
+/* Arguments of a call, filter, test or method. Positional arguments come before named arguments. */
 typedef struct tpl_arguments {
   const tpl_value *value;
   const tpl_text *name; /* name of each argument; .at is NULL for a positional argument */
@@ -139,23 +142,24 @@ typedef struct tpl_arguments {
 
 /* A call of a filter, test, method or global function. */
 typedef struct tpl_call {
-  const tpl_value *self;          /* value that a filter, test or method is applied to */
-  const tpl_value *argument;      /* in the order of the parameters; a missing argument has .form 1 */
+  const tpl_value *self; /* the value to which a filter, test or method is applied */
+  /* arguments in the order of the parameters; a missing argument has .form 1 */
+  const tpl_value *argument;
   const tpl_arguments *arguments; /* the arguments as written in the template */
   int variant;                    /* `variant` of the called function */
   tpl_value *result;
 } tpl_call;
 typedef rf_status tpl_body(tpl_run *run, const tpl_call *c);
 
-/* A filter, test, method or global function: an entry of a table. */
+/* An entry of a table: a filter, test, method or global function. */
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  tpl_body *call; /* NULL: Python has this function, but this program does not support it */
+  tpl_body *call; /* NULL: Python has this function, but rafter does not support it */
   const char *parameter[TPL_PARAMETERS];
   int needed;   /* number of required arguments */
-  int variant;  /* distinguishes entries with the same `call` */
-  bool unbound; /* `call` takes any number of arguments from tpl_call.arguments */
+  int variant;  /* distinguishes the entries that have the same `call` */
+  bool unbound; /* true: `call` takes any number of arguments from tpl_call.arguments */
 };
 #define TPL_GIVEN(value) ((value).kind != TPL_UNDEFINED || (value).form == 0)
 
@@ -188,7 +192,7 @@ typedef enum tpl_node_kind {
   NODE_IF,         /* list: condition, body, condition, body, ...; kid[0]: else */
   NODE_FOR,        /* for kid[0] in kid[1] if kid[2]; kid[3]: body; kid[4]: else */
   NODE_SET,        /* kid[0] = kid[1] */
-  NODE_SET_BLOCK,  /* kid[0] = kid[1] filtered by kid[2], whose innermost child is NODE_CAPTURED */
+  NODE_SET_BLOCK,  /* kid[0] = kid[1] filtered by kid[2]; the innermost child of kid[2] is NODE_CAPTURED */
   NODE_SET_FIELD,  /* assigns kid[1] to field `name` of the namespace kid[0] */
   NODE_MACRO,      /* name; list: default values or NULL; names: parameters; kid[0]: body */
   NODE_FILTERED,   /* kid[0]: body; kid[1]: filter */
@@ -202,7 +206,7 @@ typedef enum tpl_node_kind {
 
 struct tpl_node {
   tpl_node_kind kind;
-  int op, depth; /* depth: nesting depth of the subtree; limits the recursion of the evaluation */
+  int op, depth; /* depth: nesting depth of the subtree, which limits the recursion of the evaluation */
   size_t at;
   tpl_text name;
   tpl_node *kid[5];
@@ -230,7 +234,7 @@ enum {
   TPL_RANGE_MAX = 100000
 };
 
-/* Fails with "WHERE, line L, column C: ..."; `at` is a byte offset in the source. */
+/* Fails with "WHERE, line L, column C: ...". `at` is a byte offset in the source. */
 rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line,
                          const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define TPL_FAIL_AT(parsed, at, error, ...) \
@@ -243,7 +247,7 @@ const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
 /* Returns the method `name` for values of the same kind as `self`, or NULL if Python has no such
- * method. If the entry's `call` is NULL, this program does not support the method. */
+ * method. If the entry's `call` is NULL, rafter does not support the method. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
 /* ---- one rendering --------------------------------------------------------------------------- */
@@ -261,8 +265,8 @@ struct tpl_run {
   int64_t steps_left;
   size_t room_left, text_most;
   int depth;
-  int leave;     /* NODE_BREAK or NODE_CONTINUE while such a statement leaves its loop; otherwise 0 */
-  size_t at;     /* for errors: byte offset in the source of the node that is being evaluated */
+  int leave;     /* NODE_BREAK or NODE_CONTINUE while such a statement leaves its loop, otherwise 0 */
+  size_t at;     /* byte offset in the source of the node that is being evaluated, for errors */
   tpl_out *out;  /* receives printed text */
   tpl_out *main; /* the output of the rendering; captured blocks have their own output */
   tpl_frame *frame;
@@ -274,7 +278,8 @@ struct tpl_run {
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
 /* Subtracts `steps` from the steps that remain. Fails if too few steps remain. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
-/* Allocates `count` items of `size` bytes from the rendering's pool. Fails at the memory limit. */
+/* Allocates `count` items of `size` bytes from the rendering's pool. Fails if the memory limit is
+ * reached. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text);
 
@@ -303,7 +308,7 @@ rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_
 /* Copies the items. */
 rf_status rf_tpl_list(tpl_run *run, int form, const tpl_value *items, size_t count, tpl_value *list);
 rf_status rf_tpl_dict(tpl_run *run, tpl_value *dict);
-/* *index is SIZE_MAX when the key is missing. */
+/* Sets *index to SIZE_MAX if the key is missing. */
 rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *key, size_t *index);
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *dict, const tpl_value *key, const tpl_value *value);
 /* Sets *items to the items that a for loop over `value` visits. Empties a lazy list. */

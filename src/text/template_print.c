@@ -1,4 +1,4 @@
-/* template_print.c - prints values: Python's str() and repr(), and transformers' JSON. */
+/* template_print.c - prints values like Python's str() and repr(), and as transformers' JSON. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static void print_real(double value, char text[40]) {
   }
   char digits[40];
   for (int precision = 0; precision <= 16;
-       ++precision) { /* the fewest digits from which the value can be read exactly */
+       ++precision) { /* the smallest number of digits from which the value can be read exactly */
     snprintf(digits, sizeof digits, "%.*e", precision, value);
     if (strtod(digits, NULL) == value) break;
   }
@@ -63,7 +63,8 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* True for characters that Python's repr() never escapes. Other non-ASCII characters are errors. */
+/* True for characters that Python's repr() never escapes. Other non-ASCII characters are an
+ * error. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},
@@ -129,7 +130,7 @@ static rf_status put_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict) {
   return put_text(run, out, "}");
 }
 
-/* Prints a number or a constant; returns false for other kinds of values. */
+/* Prints a number or a constant. Returns false for other kinds of values. */
 static bool simple_text(const tpl_value *value, char text[40]) {
   if (value->kind == TPL_NONE) strcpy(text, "None");
   else if (value->kind == TPL_BOOL) strcpy(text, value->truth ? "True" : "False");

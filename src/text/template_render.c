@@ -101,7 +101,8 @@ static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   return node->kid[0] ? execute_node(run, node->kid[0]) : RAFTER_OK;
 }
 
-/* Keeps the items that pass the loop's "if". The condition may use the targets, not `loop`. */
+/* Keeps the items of a loop that pass the loop's "if". The condition may use the targets of the
+ * loop, but not `loop`. */
 static rf_status choose_items(tpl_run *run, const tpl_node *node, tpl_list *items) {
   if (!node->kid[2]) return RAFTER_OK;
   tpl_list chosen = {0};
@@ -165,7 +166,8 @@ static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   return rf_tpl_assign(run, node->name, &(tpl_value){.kind = TPL_MACRO, .macro = macro});
 }
 
-/* Assigns the arguments in the macro's scope. A default value may use parameters before its own. */
+/* Assigns the arguments in the macro's scope. A default value may use the parameters before its own
+ * parameter. */
 static rf_status bind_macro(tpl_run *run, const tpl_node *node, const tpl_arguments *arguments) {
   int used = 0;
   for (int slot = 0; slot < node->count; ++slot) {
@@ -280,7 +282,8 @@ rf_status rf_template_render(const rf_template *parsed, const json_t *variables,
   rf_status status;
   RF_GO(rf_tpl_new_frame(&run, NULL, &run.frame));
   RF_GO(set_variables(&run, variables));
-  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* a name that the template sets hides a variable */
+  /* if the template sets a name, the name hides the variable */
+  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame));
   RF_GO(execute_node(&run, parsed->body));
   rf_rendered made = {
       .text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};

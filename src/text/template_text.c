@@ -1,4 +1,5 @@
-/* template_text.c - UTF-8 strings as in Python: counted, sliced and stripped by code points. */
+/* template_text.c - UTF-8 strings as in Python, which are counted, sliced and stripped by code
+ * points. */
 #define _GNU_SOURCE /* memmem */
 #include "text/template_parts.h"
 #include "text/utf8.h"

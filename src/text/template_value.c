@@ -1,5 +1,5 @@
-/* template_value.c - the values of a rendering and Python's semantics for them: truth, equality,
- * order, lists and dicts. */
+/* template_value.c - the values of a rendering, with Python's semantics: truth, equality, order,
+ * lists and dicts. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -117,7 +117,7 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
     *order = order_numbers(a, b);
     return RAFTER_OK;
   }
-  /* The order of UTF-8 bytes is the order of code points. */
+  /* The order of UTF-8 bytes equals the order of code points. */
   if (a->kind == TPL_STRING && b->kind == TPL_STRING) {
     size_t shorter = a->text.bytes < b->text.bytes ? a->text.bytes : b->text.bytes;
     RF_TRY(rf_tpl_step(run, shorter / 64));
@@ -357,7 +357,7 @@ rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *in
   return index->kind == TPL_STRING ? rf_tpl_attribute(run, object, index->text, result) : RAFTER_OK;
 }
 
-/* Reads one bound of a slice and limits it to least..most, as Python does. */
+/* Reads one bound of a slice, and limits the bound to least..most, as Python does. */
 static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t otherwise, int64_t least,
                              int64_t most, int64_t count, int64_t *bound) {
   *bound = otherwise;
@@ -389,7 +389,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
-  if (step > count) step = count + 1; /* a larger step selects the same items, but could overflow */
+  if (step > count) step = count + 1; /* a larger step would select the same items, but could overflow */
   if (step < -count) step = -count - 1;
   for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     taken[length] = items.item[i];

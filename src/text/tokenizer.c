@@ -45,10 +45,11 @@ static const struct reader {
   const char *file, *ending;
   rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                     rf_error *error);
-  bool adds_bos_eos; /* for this format, tokenizer_config.json decides whether BOS and EOS are added */
+  bool adds_bos_eos; /* true: for this format, tokenizer_config.json decides whether BOS and EOS are added */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
-    /* Written by rf_tokenizer_files_copy from a GGUF file's vocabulary; mapped, not read. */
+    /* rf_tokenizer_files_copy writes this file from a GGUF file's vocabulary. The file is mapped,
+     * and not read. */
     {"tokenizer.gguf", ".gguf", NULL, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
@@ -155,7 +156,8 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
   return RAFTER_OK;
 }
 
-/* ---- the last step of every reader ----------------------------------------------------------- */
+/* functions that every reader calls last
+ * ----------------------------------------------------------- */
 
 rf_status rf_tokenizer_set_bos_eos(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
                                    const int32_t *suffix, int suffix_count, rf_error *error) {

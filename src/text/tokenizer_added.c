@@ -1,4 +1,5 @@
-/* tokenizer_added.c - finds added tokens in text: of all matches that start first, the longest. */
+/* tokenizer_added.c - finds added tokens in text. Of all matches with the first start, the longest
+ * match counts. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -40,8 +41,7 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Finds the first of the sorted tokens [low, high) whose byte at index `depth` is at least
- * `byte`. */
+/* Finds the first sorted token in [low, high) whose byte at index `depth` is at least `byte`. */
 static int first_row(const rf_matcher *matcher, int low, int high, size_t depth, int byte) {
   while (low < high) {
     int middle = low + (high - low) / 2;
@@ -56,7 +56,8 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
   unsigned char c = (unsigned char)*at;
   int low = matcher->first[c], high = matcher->first[c + 1];
   const rf_added *best = NULL;
-  /* Here, all tokens in [low, high) begin with the first `depth` bytes of the text at `at`. */
+  /* At this point, all tokens in [low, high) begin with the first `depth` bytes of the text at
+   * `at`. */
   for (size_t depth = 1; low < high; depth++) {
     const rf_added *row = matcher->at + low;
     if (row->text.bytes == depth) {

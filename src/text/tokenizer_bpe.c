@@ -1,9 +1,9 @@
-/* tokenizer_bpe.c - byte pair encoding: repeatedly merges the two neighbouring symbols whose pair
- * has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. Merging ends when
- * no pair can be merged. If no piece contains two characters as neighbours, no merge can join the
- * two characters. So without a pre-tokenizer (SentencePiece), a text is cut between such characters
- * into short words. The ids of each word are cached. Long words use a heap, which takes O(n log n)
- * time for any text. */
+/* tokenizer_bpe.c - byte pair encoding. It repeatedly merges the two neighbouring symbols whose
+ * pair has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. Merging ends
+ * when no pair can be merged. If no piece contains two characters as neighbours, no merge can join
+ * these characters. So without a pre-tokenizer (SentencePiece), a text is split between such
+ * characters into short words. The ids of each word are cached. Long words use a heap, so that any
+ * text takes O(n log n) time. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -106,8 +106,8 @@ void rf_bpe_free(rf_bpe *bpe) {
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
-/* Returns the symbol of the character or byte at `at`, or NO_ID if the vocabulary does not have it.
- * *bytes is the size of the character. */
+/* Returns the symbol of the character or byte at `at`, or NO_ID if the vocabulary lacks it. *bytes
+ * is the size of the character. */
 static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, const char *end, int *bytes) {
   unsigned char c = (unsigned char)*at;
   *bytes = 1;
@@ -120,8 +120,8 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-/* Looks up the merge of `left` with `right`, and stores its rank and result in `left`. The text of
- * `right` ends at byte `end` of the word. A symbol without text marks the end of the word. */
+/* Looks up the merge of `left` with `right`, and stores the merge's rank and result in `left`. The
+ * text of `right` ends at byte `end` of the word. The symbol at the end of a word has no text. */
 static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left,
                                const rf_symbol *right, uint32_t end) {
   const rf_bpe *bpe = &tokenizer->bpe;
@@ -170,7 +170,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     if (best < 0) break;
     s[best].id = s[best].merged;
     memmove(s + best + 1, s + best + 2,
-            (size_t)(count - best) * sizeof *s); /* also moves the two symbols that mark the end */
+            (size_t)(count - best) * sizeof *s); /* this also moves the two symbols that mark the end */
     count--;
     rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
     if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);
@@ -180,7 +180,8 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol: the lowest rank first, then the leftmost symbol. */
+/* A binary heap of rank << 32 | symbol. The lowest rank comes first, and for equal ranks the
+ * leftmost symbol. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -200,7 +201,7 @@ static void push_heap(uint64_t *heap, size_t *count, uint64_t value) {
   heap[i] = value;
 }
 
-/* Each merge adds at most two pairs to the heap and removes a symbol. So the heap never has more
+/* Each merge adds at most two pairs to the heap, and removes one symbol. So the heap never has more
  * than three entries for each symbol. */
 static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error) {
   if (symbols <= e->symbol_capacity) return RAFTER_OK;
@@ -241,7 +242,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     uint32_t i = (uint32_t)e->heap[0], rank = (uint32_t)(e->heap[0] >> 32);
     e->heap[0] = e->heap[--waiting];
     if (waiting) sift_down(e->heap, waiting, 0);
-    if (s[i].rank != rank) continue; /* an old entry: the symbol was merged, or its neighbour changed */
+    if (s[i].rank != rank) continue; /* an outdated entry: the symbol was merged, or its neighbour changed */
     uint32_t gone = next[i], after = next[gone];
     s[i].id = s[i].merged;
     s[gone].rank = RF_NO_RANK;
@@ -262,7 +263,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* An entry of the cache of encoded words. A new word overwrites the word in its entry. */
+/* An entry of the cache of encoded words. A new word overwrites the old word of its entry. */
 enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_MIN = 1 << 12 };
 struct rf_cache {
   int32_t id[CACHED_IDS];
@@ -298,7 +299,8 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   int64_t first = e->ids->count;
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
-  /* A word with an unknown id is not cached: the id may fuse with an unknown id before the word. */
+  /* A word with an unknown id is not cached, because the id may fuse with an unknown id before the
+   * word. */
   if (count < 1 || count > CACHED_IDS ||
       (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
     return RAFTER_OK;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* GPT-2's alphabet: printable Latin-1 bytes are the characters with the same codes. The other bytes
- * (0..32, 127..160, 173) are the characters from U+0100 on, in this order. */
+ * (0..32, 127..160, 173) become the characters from U+0100 on, in this order. */
 static int alphabet_byte(uint32_t code) {
   enum { LOW = 33, MIDDLE = 34 };
   if ((code >= 33 && code <= 126) || (code >= 161 && code <= 172) || (code >= 174 && code <= 255))
@@ -106,8 +106,8 @@ static int by_score(const void *a, const void *b) {
                               : (x->id > y->id) - (x->id < y->id);
 }
 
-/* SentencePiece merges two symbols if their joined text is a piece; the piece with the best score
- * is merged first. So each distinct score gets a rank. The pairs are not listed, because listing
+/* SentencePiece merges two symbols if their joined text is a piece. The piece with the best score
+ * is merged first. So each distinct score becomes a rank. The pairs are not listed, because listing
  * them (1.6 million for Gemma) would take longer than most encodings. */
 static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;

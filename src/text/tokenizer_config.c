@@ -1,5 +1,6 @@
 /* tokenizer_config.c - applies tokenizer_config.json, which names the special tokens. For a
- * tokenizer.model, the file also decides whether BOS and EOS are added around a text. */
+ * tokenizer.model, tokenizer_config.json also decides whether BOS and EOS are added around a
+ * text. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -52,7 +53,8 @@ rf_status rf_tokenizer_config_read(const char *path, json_t **config, rf_error *
   size_t bytes = 0;
   json_error_t bad;
   RF_TRY(rf_file_read(path, most, &text, &bytes, error));
-  /* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
+  /* Integers are read as doubles, because model_max_length is often
+   * 1000000000000000019884624838656. */
   *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
   free(text);
   if (*config) return RAFTER_OK;

@@ -36,7 +36,7 @@ static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, boo
   return text;
 }
 
-/* True if the id counts as text. Then the leading spaces of later ids are kept. */
+/* True if the id decodes to text. After such an id, leading spaces of later ids are kept. */
 static bool counts_as_text(const rf_tokenizer *tokenizer, int32_t id, int flags) {
   return flags & RF_DECODE_SPECIALS || !rf_tokenizer_is_special(tokenizer, id);
 }
@@ -63,14 +63,14 @@ void rf_decoder_start(rf_decoder *decoder, const rf_tokenizer *tokenizer, int fl
 
 size_t rf_decoder_room(const rf_tokenizer *tokenizer) { return tokenizer->longest + 4; }
 
-/* Number of bytes at the end of the text that begin a UTF-8 character but do not complete it. */
+/* Returns the number of bytes of an incomplete UTF-8 character at the end of the text. */
 static size_t unfinished_bytes(const char *text, size_t bytes) {
   for (size_t n = 1; n <= 3 && n <= bytes; n++) {
     unsigned char c = (unsigned char)text[bytes - n];
     if ((c & 0xC0) == 0x80) continue;
     size_t wants = c >= 0xF0 && c <= 0xF4 ? 4 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xC2 && c < 0xE0 ? 2 : 1;
     if (n >= wants) return 0;
-    /* Only the second byte has a restricted range; any continuation byte may follow it. */
+    /* Only the second byte has a restricted range. Later bytes may be any continuation bytes. */
     char second = (char)(c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80);
     char whole[4] = {(char)c, second, (char)0x80, (char)0x80};
     for (size_t i = 1; i < n; i++) whole[i] = text[bytes - n + i];

@@ -10,14 +10,15 @@
 #include "base/text.h"
 #include "text/tokenizer_parts.h"
 
-/* The tokenizer_class of a model trained on bytes. Other programs report this class as unknown. */
+/* The tokenizer_class of a model that was trained on bytes. Other programs report this class as
+ * unknown. */
 static const char BYTES_CLASS[] = "RafterByteTokenizer";
 
 void rf_tokenizer_folder(const char *from, char folder[4096]) {
   struct stat info;
   snprintf(folder, 4096, "%s", from);
   if (stat(folder, &info) || S_ISDIR(info.st_mode)) return;
-  const char *parent = dirname(folder); /* `from` is a weight file: the parent is its folder */
+  const char *parent = dirname(folder); /* `from` is a weight file, so its folder is the parent */
   memmove(folder, parent, strlen(parent) + 1);
 }
 
@@ -62,7 +63,8 @@ rf_status rf_tokenizer_place(const char *from, const char *to_folder, rf_error *
   char source[4400], to[4400];
   int copied;
   rf_tokenizer *opened;
-  RF_TRY(rf_tokenizer_open(from, &opened, error)); /* a wrong file is an error before anything is copied */
+  /* a wrong file must be an error before anything is copied */
+  RF_TRY(rf_tokenizer_open(from, &opened, error));
   rf_tokenizer_close(opened);
   RF_TRY(rf_make_folders(to_folder, error));
   bool folder = !stat(from, &info) && S_ISDIR(info.st_mode);

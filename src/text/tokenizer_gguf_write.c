@@ -1,9 +1,9 @@
-/* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the same values as llama.cpp's
- * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
- * llama-vocab.cpp, which reads the metadata. The order of SentencePiece's merges is written as
- * scores: the score of a piece is minus the rank of the first merge that makes the piece. Only the
- * order of scores matters. A byte-level BPE keeps its merges and has the name of its pre-tokenizer.
- * If the pre-tokenizer has no name in GGUF, the tokenizer cannot be written. */
+/* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the values that llama.cpp's
+ * converter writes. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
+ * llama-vocab.cpp, which reads the metadata. Scores give the order of SentencePiece's merges: the
+ * score of a piece is minus the rank of the first merge that makes the piece. Only the order of
+ * scores matters. A byte-level BPE keeps its merges, and the metadata names its pre-tokenizer. If
+ * GGUF has no name for the pre-tokenizer, the tokenizer cannot be written. */
 #include "text/tokenizer_parts.h"
 
 #include "formats/gguf.h"
@@ -17,7 +17,7 @@ typedef struct writing {
   rf_error *error;
   int64_t count;       /* number of ids, which is the number of rows of the model's embedding table */
   rf_buffer text;      /* all pieces and merges */
-  rf_gguf_text *piece; /* piece of each id; until all pieces are added, `at` is an offset into `text` */
+  rf_gguf_text *piece; /* piece of each id; `at` is an offset in `text` until all pieces are added */
   int32_t *type;
   float *score;
 } writing;
@@ -34,7 +34,8 @@ static bool is_literal(const rf_normal *n, const char *from, const char *to) {
          !memcmp(n->from, from, n->from_bytes) && !memcmp(n->to, to, n->to_bytes);
 }
 
-/* Accepts only two normalizers: replace spaces by U+2581, and put U+2581 before the text. */
+/* Accepts only two normalizers. One replaces spaces by U+2581, and the other puts U+2581 before the
+ * text. */
 static rf_status check_pieces(const writing *w, bool *space_prefix) {
   const rf_tokenizer *t = w->t;
   bool spaces_replaced = t->splits.mark;
@@ -47,8 +48,8 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else return no_place(w, "its normalizer");
   }
   if (!spaces_replaced) return no_place(w, "its pieces contain plain spaces");
-  /* A split at spaces has no effect, because the normalizers replaced all spaces. A split before
-   * U+2581 has no effect either, because U+2581 occurs only at the start of pieces. */
+  /* Splitting at spaces has no effect, because the normalizers have replaced all spaces. Splitting
+   * before U+2581 has no effect either, because U+2581 occurs only at the start of pieces. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
     if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
@@ -100,12 +101,12 @@ static rf_status put_piece(writing *w, int64_t id) {
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* Writes each added token as the text that the token matches. As in files of llama.cpp's converter,
- * user tokens have spaces instead of U+2581. */
+/* Writes each added token as the text that it matches. As in files of llama.cpp's converter, user
+ * tokens contain spaces instead of U+2581. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* Tokens outside t->raw match normalized text; their pieces have the original spelling. */
+    /* Tokens outside t->raw match normalized text. Their pieces have the original spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
@@ -186,7 +187,8 @@ static bool put_bos_eos(const writing *w, bool bos, bool eos, rf_gguf_meta *meta
          rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
-/* All checks come first. So if the tokenizer cannot be written, the metadata is unchanged. */
+/* All checks come first. If the tokenizer cannot be written, this order leaves the metadata
+ * unchanged. */
 static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   const char *pre = "default";

@@ -1,6 +1,7 @@
-/* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are nearly
- * all of the file. A scanner for strict JSON, without recursion, reads these parts. All threads
- * read the merges: 33 MB take a fraction of a second. Jansson reads all other parts. */
+/* tokenizer_json.c - reads Hugging Face's tokenizer.json. Nearly all bytes of the file are the
+ * vocabulary and the merges. A scanner for strict JSON, without recursion, reads these parts. All
+ * threads read the merges, because 33 MB of merges take a fraction of a second. Jansson reads all
+ * other parts of the file. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -51,7 +52,7 @@ static int read_hex4(const char *at, const char *end) {
   return value;
 }
 
-/* Decodes one escape into UTF-8; s->at is after the backslash. Returns its bytes; 0: invalid. */
+/* Decodes one escape into UTF-8. s->at is after the backslash. Returns its bytes; 0: invalid. */
 static int read_escape(scan *s, char out[4]) {
   static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
   if (s->at == s->end) return 0;
@@ -96,8 +97,9 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MAX], size_t *bytes) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A long array is cut at some of its commas, so that several threads can read it. `cut` has the
- * positions of these commas. Each part between two cuts (a stretch) is read by one thread. */
+/* A long array is divided at some of its commas, so that several threads can read it. `cut` has the
+ * positions of the commas that divide the array. The part between two such commas is a stretch, and
+ * one thread reads it. */
 #ifdef RF_FUZZ
 enum { CUTS_MAX = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else
@@ -108,8 +110,8 @@ typedef struct cuts {
   const char *at[CUTS_MAX];
 } cuts;
 
-/* Skips a value and stores its bytes in *value. Only strings and brackets matter to find the end of
- * the value. The content is parsed later. */
+/* Skips a value and stores its bytes in *value. Only strings and brackets matter for finding the
+ * end of the value. The content of the value is parsed later. */
 static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
@@ -158,7 +160,7 @@ static rf_status read_real(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
-/* Fails unless only white space follows the parsed part of a skipped value. */
+/* Fails if anything except white space follows the parsed part of a skipped value. */
 static rf_status expect_end(scan *s) {
   skip_blanks(s);
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
@@ -173,12 +175,13 @@ static rf_status read_separator(scan *s, char closing, bool *first, bool *follow
   return RAFTER_OK;
 }
 
-/* ---- the parts of the file ------------------------------------------------------------------- */
+/* reading the parts of the file
+ * ------------------------------------------------------------------- */
 
 typedef struct parts {
-  json_t *small;         /* the top level of the file without `model` */
-  json_t *model;         /* the settings of `model` without vocabulary and merges */
-  rf_span vocab, merges; /* `bytes` is 0 if the file has no such part */
+  json_t *small;         /* top level of the file without the field `model` */
+  json_t *model;         /* settings of `model`, without vocabulary and merges */
+  rf_span vocab, merges; /* `bytes` is 0 if the file lacks this part */
   cuts cut;              /* cuts of `merges` */
 } parts;
 
@@ -215,7 +218,8 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
     if (!in_model && key_is(key, bytes, "model")) {
       if (p->model) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model)", s->where);
       if (!(p->model = json_object())) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
-      RF_TRY(read_object(s, p, true)); /* at most one recursion, because a model contains no other model */
+      /* this recurses at most once, because a model contains no other model */
+      RF_TRY(read_object(s, p, true));
       continue;
     }
     rf_span value, *large = !in_model                      ? NULL
@@ -285,17 +289,17 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
 enum { BLOCK = RF_FIND_MAX / 3 };
 typedef struct block {
   int count;
-  const char *from[BLOCK];                        /* the text of each merge in the file */
-  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* left, right: number of bytes of the piece */
+  const char *from[BLOCK];                        /* text of each merge in the file */
+  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* left, right: number of bytes of each piece */
   rf_buffer text;
 } block;
 
 /* The merges between two cuts, as pairs of ids. */
 typedef struct stretch {
   scan s;
-  bool last;           /* the closing bracket of the array follows the stretch */
-  rf_buffer found;     /* entries of type rf_pair in the order of the file, without ranks */
-  const char *unknown; /* a merge with a piece or a result that is not in the vocabulary; NULL: none */
+  bool last;           /* true: the closing bracket of the array follows the stretch */
+  rf_buffer found;     /* entries of type rf_pair, in the order of the file, without ranks */
+  const char *unknown; /* a merge whose piece or result is not in the vocabulary; NULL: no such merge */
   rf_status status;
   rf_error error;
 } stretch;
@@ -360,7 +364,7 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   return RAFTER_OK;
 }
 
-/* Reads all merges of a stretch. With `after_comma`, the stretch must not be empty. */
+/* Reads all merges of a stretch. With `after_comma`, the stretch must contain a merge. */
 static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *t) {
   rf_status status = RAFTER_OK;
   block b = {0};
@@ -369,7 +373,7 @@ static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *
     skip_blanks(&s->s);
     if (first && after_comma) first = false;
     else if (s->last) RF_GO(read_separator(&s->s, ']', &first, &follows));
-    else if (first) first = false; /* first item of the array; an empty array has no cuts */
+    else if (first) first = false; /* this is the first item of the array; an empty array has no cuts */
     else if ((follows = s->s.at < s->s.end)) RF_GO(expect_char(&s->s, ',', "a comma or a closing bracket"));
     if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
     if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
@@ -381,7 +385,8 @@ done:
 
 static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, int count) {
   int64_t merges = 0;
-  for (int k = 0; k < count; k++) { /* in file order, to report the file's first error */
+  /* the stretches are in the order of the file, so the file's first error is reported */
+  for (int k = 0; k < count; k++) {
     int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
     if (all[k].status != RAFTER_OK && all[k].unknown)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
@@ -408,7 +413,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
   return RAFTER_OK;
 }
 
-/* Looks up ids on all threads. Then one thread enters the pairs into the table. */
+/* Looks up the ids on all threads. Then one thread enters the pairs into the hash table. */
 static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
   int count = cut->count + 1;
   RF_TRY(expect_char(s, '[', "the merges as an array"));
@@ -430,7 +435,7 @@ static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
 
 /* ---- the model's settings -------------------------------------------------------------------- */
 
-/* Returns true if `word` is in `list`, which has words separated by spaces. */
+/* Returns true if `word` is in `list`, a text of words separated by spaces. */
 static bool is_listed(const char *list, const char *word) {
   char spaced[40];
   snprintf(spaced, sizeof spaced, " %.37s ", word);
@@ -558,7 +563,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
                          ? rf_normalize(&t->normals, added.text, &effort, &buffer, &spare, &spelled, s->error)
                          : RAFTER_OK;
   /* An added token decodes to the text that it matches. If the normalizer puts U+2581 before this
-   * text, this U+2581 decodes to a space. Special tokens decode to their names. */
+   * text, the added U+2581 decodes to a space. Special tokens decode to their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MAX;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,
@@ -580,7 +585,8 @@ static rf_status read_parts(scan *s, parts *p, rf_tokenizer **made) {
   bool bytes = false, spaces = false;
   rf_json_steps steps = {json_object_get(p->small, "normalizer"), json_object_get(p->small, "pre_tokenizer"),
                          json_object_get(p->small, "decoder"), json_object_get(p->small, "post_processor")};
-  /* Truncation and padding are settings of the program that saved the file: ignore them. */
+  /* Truncation and padding are ignored, because they are settings of the program that saved the
+   * file. */
   RF_TRY(rf_json_string_or(p->small, "version", s->where, "1.0", &type, s->error));
   if (strcmp(type, "1.0") != 0)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL,

@@ -1,6 +1,6 @@
-/* tokenizer_json_steps.c - reads the steps of tokenizer.json that run before and after the model.
+/* tokenizer_json_steps.c - reads those steps of tokenizer.json that run before and after the model.
  * Each supported type of step has a table entry with its name in Hugging Face's tokenizers. All
- * other types are errors. */
+ * other types of steps are errors. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -13,10 +13,10 @@ typedef struct reading {
   rf_error *error;
   bool bytes,      /* decoding converts "<0x41>" to a byte */
       spaces;      /* decoding converts U+2581 to a space */
-  bool byte_level; /* a ByteLevel pre-tokenizer was read; no other pre-tokenizer may follow */
-  bool begun;      /* a pre-tokenizer was read; a step that adds a prefix must come before all others */
+  bool byte_level; /* true: a ByteLevel pre-tokenizer was read, and no other pre-tokenizer may follow */
+  bool begun;      /* true: a pre-tokenizer was read, so a step that adds a prefix may not follow */
   bool templated;
-  const struct step_row *row; /* table entry of the step that is being read */
+  const struct step_row *row; /* table entry of the current step */
 } reading;
 
 typedef struct step_row {
@@ -165,7 +165,7 @@ static rf_status split_byte_level(reading *r, json_t *step) {
   return RAFTER_OK;
 }
 
-/* Older files have add_prefix_space instead of prepend_scheme. */
+/* Older files have the field add_prefix_space in place of prepend_scheme. */
 static rf_status read_scheme(const reading *r, json_t *step, const char **scheme) {
   bool legacy;
   RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));

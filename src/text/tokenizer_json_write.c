@@ -1,5 +1,5 @@
-/* tokenizer_json_write.c - writes a byte-level BPE that was read from a GGUF file as tokenizer.json
- * and tokenizer_config.json, for other libraries. */
+/* tokenizer_json_write.c - writes a byte-level BPE from a GGUF file as tokenizer.json and
+ * tokenizer_config.json, for other libraries. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -9,8 +9,8 @@
 
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
-/* Spells a piece as tokenizer.json does: a normal piece in GPT-2's byte alphabet, others
- * unchanged. */
+/* Spells a piece as tokenizer.json does. A normal piece is spelled in GPT-2's byte alphabet, and
+ * other pieces are unchanged. */
 static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MAX];
   rf_span piece = rf_pieces_at(&t->pieces, id);
@@ -31,7 +31,7 @@ static json_t *make_vocabulary(const rf_tokenizer *t) {
     count++;
   }
   if (json_object_size(vocab) == count) return vocab;
-  json_decref(vocab); /* tokenizer.json cannot store invalid UTF-8 or equal spellings */
+  json_decref(vocab); /* tokenizer.json cannot store invalid UTF-8, or two pieces with equal spellings */
   return NULL;
 }
 

@@ -1,7 +1,7 @@
-/* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, a little-endian file. It begins with
- * an i32, the number of bytes of the longest piece. Each id has an f32 (score), an i32 (bytes) and
- * the piece. It is a SentencePiece vocabulary with plain spaces. Id 0 is the unknown token, 1 BOS,
- * 2 EOS. */
+/* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, a little-endian file. The file begins
+ * with an i32, the number of bytes of the longest piece. For each id, the file has an f32 (score),
+ * an i32 (number of bytes) and the piece. The vocabulary is a SentencePiece vocabulary with plain
+ * spaces. Id 0 is the unknown token, id 1 is BOS, and id 2 is EOS. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
                      where, MIN, (long long)v.count);
     goto done;
   }
-  /* The file has newlines around BOS and EOS, so SentencePiece's spellings replace them. */
+  /* The file has newlines around BOS and EOS, so they get SentencePiece's spellings. */
   pieces[1] = (rf_span){"<s>", 3};
   pieces[2] = (rf_span){"</s>", 4};
   v.pieces = pieces;

@@ -1,7 +1,7 @@
 /* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
- * for libraries that do not read GGUF (fields: see tokenizer_sentencepiece.c). A vocabulary is
- * written only if SentencePiece encodes every text to the same ids as this program does. This is
- * true for BPE with scores and without unused pieces. */
+ * for libraries that do not read GGUF. See tokenizer_sentencepiece.c for the fields. A vocabulary
+ * is written only if SentencePiece encodes every text to the same ids as rafter. This is true for
+ * BPE with scores and without unused pieces. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -44,7 +44,7 @@ static int kind_of(const rf_gguf_vocab *v, int64_t id) {
   return id == v->unknown ? RF_GGUF_TOKEN_UNKNOWN : v->kind[id];
 }
 
-/* GGUF spells user tokens with spaces; SentencePiece spells them with U+2581. */
+/* GGUF spells user tokens with spaces, but SentencePiece spells them with U+2581. */
 static rf_status put_spelling(const rf_gguf_vocab *v, int64_t id, rf_buffer *to, rf_error *error) {
   const rf_gguf_text *piece = &v->token[id];
   bool marks = kind_of(v, id) == RF_GGUF_TOKEN_USER;
@@ -61,8 +61,8 @@ static int by_text(const void *a, const void *b) {
   return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* True if the vocabulary meets SentencePiece's conditions: the pieces are distinct and not empty,
- * one piece is the unknown piece, and either all 256 byte pieces exist or no byte piece exists. */
+/* True if the vocabulary meets SentencePiece's conditions. The pieces are distinct and not empty,
+ * and one piece is the unknown piece. Either all 256 byte pieces exist, or no byte piece exists. */
 static bool has_place(const rf_gguf_vocab *v) {
   int64_t bytes = 0, unknown = 0;
   bool fits = v->model.bytes == 5 && !memcmp(v->model.at, "llama", 5) && v->score && v->kind && v->count > 0;
@@ -104,7 +104,8 @@ done:
 
 static rf_status put_trainer(const rf_gguf_vocab *v, rf_buffer *to, rf_error *error) {
   enum { BPE = 2 };
-  const int32_t id[] = {v->unknown, v->bos, v->eos, v->pad}; /* 40 to 43 (pieces of these ids: 45 to 48) */
+  /* fields 40 to 43 of the file (fields 45 to 48 have the pieces of these ids) */
+  const int32_t id[] = {v->unknown, v->bos, v->eos, v->pad};
   bool bytes = false;
   for (int64_t i = 0; i < v->count; i++) bytes |= v->kind[i] == RF_GGUF_TOKEN_BYTE;
   RF_TRY(put_number(to, 3, BPE, error));

@@ -1,4 +1,4 @@
-/* tokenizer_normalize.c - normalizes text: prefix, replacements, Unicode forms, blanks. */
+/* tokenizer_normalize.c - normalizes text: prefix, replacements, Unicode forms and blanks. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 
@@ -68,7 +68,8 @@ static rf_status replace_literal(const rf_normal *step, rf_span text, size_t mos
 static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_effort *effort, rf_buffer *out,
                                  rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
-  while (at < end) { /* each iteration handles a section of valid UTF-8, because patterns need valid UTF-8 */
+  /* each iteration handles one section of valid UTF-8, because patterns need valid UTF-8 */
+  while (at < end) {
     const char *stop = rf_utf8_valid(at, end), *from = at;
     for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
       RF_TRY(rf_pattern_next(step->pattern, effort, at, from, stop, &hit, error));
@@ -104,9 +105,9 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, size_t most, 
   return RAFTER_OK;
 }
 
-/* Squeezes spaces as SentencePiece does: removes the spaces at both ends, and makes each run of
- * spaces one space. With `marks`, also removes every U+2581 at the end, because SentencePiece
- * strips the end after it replaced spaces by U+2581. */
+/* Squeezes spaces as SentencePiece does. It removes the spaces at both ends, and replaces each run
+ * of spaces by one space. With `marks`, also removes every U+2581 at the end, because SentencePiece
+ * strips the end after it has replaced spaces by U+2581. */
 static rf_status squeeze_blanks(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;

@@ -1,4 +1,5 @@
-/* tokenizer_pieces.c - the vocabulary: from ids to spellings and back; growing buffers. */
+/* tokenizer_pieces.c - the vocabulary, which maps ids to spellings and spellings to ids; growing
+ * buffers. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -65,7 +66,7 @@ static rf_status rehash_pieces(rf_pieces *pieces, uint64_t slots, rf_error *erro
 }
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
-  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* an empty buffer needs a valid pointer too */
+  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* an empty buffer also needs a valid pointer */
   if (ids <= pieces->capacity) return RAFTER_OK;
   int64_t capacity = ids < 1024 ? 1024 : ids + ids / 4;
   rf_piece_row *grown = realloc(pieces->row, (size_t)capacity * sizeof *grown);
@@ -147,7 +148,7 @@ int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes) {
 
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids) {
   uint64_t hash[RF_FIND_MAX];
-  uint32_t row[RF_FIND_MAX]; /* 1 + id of the first candidate for each key; 0: no candidate */
+  uint32_t row[RF_FIND_MAX]; /* 1 + id of the first candidate for each key; 0: the key has no candidate */
   for (int i = 0; i < count; i++) ids[i] = -1;
   if (!pieces->slots) return;
   for (int i = 0; i < count; i++) {

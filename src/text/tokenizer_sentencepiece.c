@@ -18,7 +18,7 @@ typedef struct message {
 } message;
 
 typedef struct field {
-  uint64_t number, value; /* `number` of the field; `value` of a varint or of a four-byte field */
+  uint64_t number, value; /* `number` of the field, and `value` of a varint or of a four-byte field */
   rf_span bytes;          /* content of a length-delimited field */
   int wire;
 } field;
@@ -35,7 +35,7 @@ static uint64_t read_varint(message *m) {
   return 0;
 }
 
-/* Reads the next field. Returns false at the end of the message, and if the message is broken. */
+/* Reads the next field. Returns false at the end of the message, or if the message is broken. */
 static bool next_field(message *m, field *f) {
   enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
   if (m->broken || m->at == m->end) return false;
@@ -58,7 +58,8 @@ static message message_of(rf_span bytes) {
   return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
 }
 
-/* The fields of TrainerSpec and NormalizerSpec that are read, with the .proto file's defaults. */
+/* The fields of TrainerSpec and NormalizerSpec that rafter reads, with the defaults of the .proto
+ * file. */
 typedef struct specification {
   uint64_t model_type, suffix, byte_fallback, dummy_prefix, remove_extra, escape;
   rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
@@ -163,8 +164,8 @@ static void set_vocabulary(const specification *s, rf_vocabulary *v) {
   v->dummy_prefix = s->dummy_prefix;
   v->remove_extra_whitespace = s->remove_extra;
   v->plain_spaces = !s->escape;
-  /* The file does not say whether BOS or EOS is added to a text. BPE models (Llama, Gemma,
-   * Mistral) begin with BOS; unigram models (T5) end with EOS. */
+  /* The file does not say whether BOS or EOS is added to a text. BPE models (Llama, Gemma, Mistral)
+   * begin a text with BOS. Unigram models (T5) end a text with EOS. */
   v->add_bos = bpe;
   v->add_eos = !bpe;
 }

@@ -1,5 +1,6 @@
 /* tokenizer_split.c - splits text into words by a list of regular expressions (PCRE2). Each
- * expression splits the results of the expression before it. The words are encoded separately. */
+ * expression splits the parts that the expression before it has made. The words are encoded
+ * separately. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 
@@ -8,32 +9,32 @@
 #include <pcre2.h>
 
 enum { LITERAL_MAX = 1 << 16, PATTERN_MAX = 1 << 14 };
-/* A quick search tries at most AHEAD starts and sees as many further bytes, fewer if the pattern
- * has more than AHEAD_BYTES / AHEAD bytes. A start has FREE_STEPS steps of PCRE2. The steps of a
- * counted search are limited for the whole text. The patterns of real models need two steps for
- * each blank of a long run of blanks.
- *  */
+/* A quick search tries at most AHEAD starts, and reads as many further bytes. If the pattern has
+ * more than AHEAD_BYTES / AHEAD bytes, both numbers are smaller. A start has FREE_STEPS steps of
+ * PCRE2. A counted search counts its steps, and a limit applies to the steps of the whole text. The
+ * patterns of real models need two steps for each blank in a long run of blanks. */
 enum { FREE_STEPS = 64, AHEAD = 128, AHEAD_BYTES = 24576 };
 enum { TEXT_STEPS = 10000000, BYTE_STEPS = 100 };
-/* In a counted search, MOVE bytes between two items cost a step. Each item costs a step for each
- * REPEAT of the pattern's largest repetition, because PCRE2 does not say how far a failed item
+/* In a counted search, MOVE bytes between two items cost one step. Each item costs one step per
+ * REPEAT of the pattern's largest repetition, because PCRE2 does not say how far a failed item has
  * read. */
 enum { MOVE = 16, REPEAT = 32, HEAP_KIB = 1 << 18 };
 
 struct rf_pattern {
   pcre2_code *code;    /* NULL: the pattern is a literal */
-  pcre2_code *counted; /* the same, with a callout for each item */
+  pcre2_code *counted; /* the same pattern, with a callout for each item */
   uint64_t item_steps; /* steps of an item */
-  size_t ahead;        /* starts of a quick search, and bytes that it sees after them */
-  bool refers;         /* an item may compare with all of a group */
+  size_t ahead;        /* number of starts of a quick search, and of bytes that it reads after these starts */
+  bool refers;         /* true: an item may compare with the whole text of a group */
   bool jit;
   size_t bytes;
   char text[]; /* NUL-terminated */
 };
 
-/* Hugging Face's tokenizers use the engine Oniguruma. In PCRE2, the classes below do the same: \s
- * excludes U+180E (White_Space), \w includes marks, and \h is a hexadecimal digit. Sets inside sets
- * are errors. \b is an error too: Oniguruma treats a cluster of characters as one. */
+/* Hugging Face's tokenizers use the engine Oniguruma. The following classes give the same result in
+ * PCRE2: \s excludes U+180E (White_Space), \w includes marks, and \h is a hexadecimal digit. Sets
+ * inside sets are errors. \b is an error too, because Oniguruma treats a cluster of characters as
+ * one character. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -72,7 +73,7 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
   return RAFTER_OK;
 }
 
-/* The largest number of a repetition such as {2,1000}. */
+/* Returns the largest number of a repetition such as {2,1000}. */
 static uint64_t largest_repeat(const char *text) {
   uint64_t largest = 0;
   for (const char *at = text; (at = strpbrk(at, "{,")) != NULL;) {
@@ -154,15 +155,16 @@ static rf_status too_many_steps(const rf_pattern *pattern, rf_error *error) {
                  pattern->text);
 }
 
-/* A position of the text between characters, at `at` or shortly after it. */
+/* Returns a position between two characters of the text, at `at` or shortly after it. */
 static size_t character(rf_span text, size_t at) {
   while (at < text.bytes && ((unsigned char)text.at[at] & 0xC0) == 0x80) at++;
   return at < text.bytes ? at : text.bytes;
 }
 
-/* A quick search for a match that begins in [from, end). It sees few bytes after `end`, so its
- * time has a bound for each start. Returns as pcre2_match does. PCRE2_ERROR_PARTIAL: bytes after
- * those decide. PCRE2_ERROR_MATCHLIMIT: a start needs more steps. */
+/* Makes a quick search for a match that begins in [from, end). The search reads only few bytes
+ * after `end`, so the time for each start is bounded. Returns as pcre2_match does.
+ * PCRE2_ERROR_PARTIAL: bytes after those decide. PCRE2_ERROR_MATCHLIMIT: a start needs more
+ * steps. */
 static int quick_search(const rf_pattern *pattern, const rf_effort *e, rf_span text, size_t from,
                         size_t end) {
   PCRE2_SPTR subject = (PCRE2_SPTR)text.at;
@@ -175,7 +177,7 @@ static int quick_search(const rf_pattern *pattern, const rf_effort *e, rf_span t
                      e->data, e->context);
 }
 
-/* The steps of a counted search so far. */
+/* The steps that a counted search has taken so far. */
 typedef struct counter {
   uint64_t item, moved, limit; /* in 1/MOVE of a step */
   size_t at;                   /* position of the last item */
@@ -189,7 +191,7 @@ static int count_item(pcre2_callout_block *block, void *self) {
   return c->moved > c->limit ? PCRE2_ERROR_MATCHLIMIT : 0;
 }
 
-/* Matches at `from`, sees all of the text, and counts the steps against the limit of the text.
+/* Matches at `from` and reads all of the text. The steps count against the limit of the text.
  * Returns as pcre2_match does. */
 static int counted_match(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
   uint64_t item = pattern->item_steps + (pattern->refers ? text.bytes / REPEAT : 0);
@@ -206,7 +208,7 @@ static int counted_match(const rf_pattern *pattern, rf_effort *e, rf_span text, 
   return found;
 }
 
-/* Searches from `from` on. A search is quick unless a start is difficult: PCRE2 limits the steps of
+/* Searches from `from` on. A search is quick unless a start is difficult. PCRE2 limits the steps of
  * a start, but a repetition of one class may read all of the text in a single step. Returns as
  * pcre2_match does. */
 static int match_from(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
@@ -218,7 +220,7 @@ static int match_from(const rf_pattern *pattern, rf_effort *e, rf_span text, siz
       from = end;
       continue;
     }
-    if (found == PCRE2_ERROR_PARTIAL) { /* the starts before this one do not match */
+    if (found == PCRE2_ERROR_PARTIAL) { /* the starts before this start do not match */
       from = pcre2_get_startchar(e->data);
       end = from + 1;
     }
@@ -247,7 +249,7 @@ rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const ch
     if (found == PCRE2_ERROR_NOMATCH) return RAFTER_OK;
     if (found < 0) return too_many_steps(pattern, error);
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(effort->data);
-    /* A match does not count if it is empty, or if \K moved its start out of the searched range. */
+    /* A match is ignored if it is empty, or if \K moved its start out of the searched range. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *hit = (rf_span){text + span[0], span[1] - span[0]};
       return RAFTER_OK;
@@ -269,7 +271,7 @@ const char RF_GPT2_PATTERN[] =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
   "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* Pre-tokenizers: the name in GGUF files (tokenizer.ggml.pre) and the patterns. */
+/* Pre-tokenizers with their names in GGUF files (tokenizer.ggml.pre) and their patterns. */
 static const struct named {
   const char *name, *pattern[2];
   bool ignore_merges;
@@ -344,7 +346,8 @@ typedef struct cutting {
   rf_error *error;
 } cutting;
 typedef struct pending {
-  const char *at, *end; /* the section that waits, because the next section may be joined to it; NULL: none */
+  /* the section that waits, because the next section may be joined to it; NULL: no section waits */
+  const char *at, *end;
   bool is_match;
 } pending;
 
@@ -389,7 +392,7 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
 static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
-  while (at < end) { /* handles one section of valid UTF-8 at a time; an invalid byte becomes a word */
+  while (at < end) { /* handles one section of valid UTF-8 at a time; each invalid byte becomes a word */
     const char *stop = rf_utf8_valid(at, end), *from = at;
     for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
       RF_TRY(rf_pattern_next(c->splits->at[step].pattern, c->effort, at, from, stop, &hit, c->error));

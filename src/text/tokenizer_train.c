@@ -1,4 +1,4 @@
-/* tokenizer_train.c - makes a byte-level BPE from text, see rf_tokenizer_train. Each distinct word
+/* tokenizer_train.c - makes a byte-level BPE from text. See rf_tokenizer_train. Each distinct word
  * is stored once, with its count. A merge visits only the words that contain its pair. */
 #include "text/tokenizer_parts.h"
 
@@ -7,7 +7,7 @@
 
 enum {
   BYTE_IDS = 256,
-  PIECE_MAX = 1024, /* maximum bytes of a piece: its spelling must fit RF_PIECE_MAX */
+  PIECE_MAX = 1024, /* maximum bytes of a piece, because its spelling must fit RF_PIECE_MAX */
   COUNT_MIN = 2,    /* a pair that occurs once saves nothing in other texts */
 };
 
@@ -15,14 +15,14 @@ typedef struct word {
   const char *text;
   size_t bytes;
   int64_t count;
-  int32_t *ids; /* the word as ids, after the merges so far */
+  int32_t *ids; /* ids of the word after the merges so far */
   int64_t length;
 } word;
 
 typedef struct pair {
   uint64_t key; /* left id << 32 | right id */
   int64_t count;
-  int64_t *words; /* words that contain the pair, or contained it */
+  int64_t *words; /* indices of words that contain the pair, or once contained it */
   int64_t words_count, words_capacity;
 } pair;
 
@@ -40,7 +40,7 @@ typedef struct maker {
   int64_t pairs_count, pairs_capacity;
   int64_t *pair_slot; /* open addressing: index of a pair + 1 */
   uint64_t pair_slots;
-  candidate *heap; /* the best candidate is first; counts may be out of date */
+  candidate *heap; /* the best candidate is first; counts may be outdated */
   int64_t heap_count, heap_capacity;
   rf_span *pieces; /* bytes of each id */
   rf_span *merges; /* "left right" in GPT-2's byte alphabet */
@@ -130,7 +130,8 @@ static uint64_t key_at(const word *w, int64_t i) {
 
 /* ---- the heap of candidates ------------------------------------------------------------------ */
 
-/* More occurrences first. If equal, the pair with the smaller ids is first. */
+/* More occurrences first. Of candidates with equal counts, the pair with the smaller ids comes
+ * first. */
 static bool before(const candidate *a, const candidate *b) {
   return a->count != b->count ? a->count > b->count : a->key < b->key;
 }
@@ -159,7 +160,7 @@ static candidate heap_pop(maker *m) {
 /* ---- merging --------------------------------------------------------------------------------- */
 
 /* Adds `sign` times the pairs of a word to their counts. Pairs with the id `made` are new in this
- * word, so the word joins their lists; made < 0: all pairs are new. */
+ * word, so the word joins their lists. If made < 0, all pairs are new. */
 static rf_status count_pairs(maker *m, int64_t index, int sign, int32_t made, rf_error *error) {
   const word *w = &m->words[index];
   for (int64_t i = 0; i + 1 < w->length; i++) {
@@ -195,8 +196,8 @@ static rf_status merge_word(maker *m, int64_t index, uint64_t key, int32_t made,
   return count_pairs(m, index, 1, made, error);
 }
 
-/* Makes candidates of the pairs from index `first` on. After a merge, these are the pairs with the
- * new id. No other count has grown. */
+/* Makes candidates of the pairs, beginning with index `first`. After a merge, these are the pairs
+ * with the new id. The counts of all other pairs have not grown. */
 static rf_status push_new(maker *m, int64_t first, rf_error *error) {
   for (int64_t i = first; i < m->pairs_count; i++)
     if (m->pairs[i].count >= COUNT_MIN)
@@ -227,7 +228,7 @@ static rf_status merge_all(maker *m, int64_t ids, const volatile int *stop, rf_e
     int64_t index = *slot_of_pair(m, best.key) - 1, first = m->pairs_count;
     int64_t count = m->pairs[index].count;
     if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
-    if (count != best.count) { /* merges of other pairs took occurrences away */
+    if (count != best.count) { /* merges of other pairs have removed occurrences of this pair */
       if (count >= COUNT_MIN) RF_TRY(heap_push(m, (candidate){count, best.key}, error));
       continue;
     }
@@ -247,7 +248,7 @@ static rf_status merge_all(maker *m, int64_t ids, const volatile int *stop, rf_e
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-/* GPT-2's order of the bytes: first the printable ones. */
+/* GPT-2's order of the bytes, in which printable bytes come first. */
 static void order_bytes(uint8_t byte_of[BYTE_IDS], int32_t id_of[BYTE_IDS]) {
   int count = 0;
   for (int printable = 1; printable >= 0; printable--)

@@ -1,6 +1,7 @@
-/* tokenizer_unigram.c - SentencePiece's unigram model: splits a text into the pieces with the
+/* tokenizer_unigram.c - SentencePiece's unigram model. It splits a text into the pieces with the
  * highest sum of scores (log probabilities). The Viterbi search runs from left to right. Source:
- * Kudo 2018, "Subword Regularization". Ties are resolved as in SentencePiece's EncodeOptimized. */
+ * Kudo 2018, "Subword Regularization". Ties are resolved as in SentencePiece's function
+ * EncodeOptimized. */
 #include "text/tokenizer_parts.h"
 
 #include <float.h>
@@ -66,7 +67,8 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* The score of a user piece is its bytes times the best score, so it wins over other splits. */
+    /* The score of a user piece is the number of its bytes times the best score, so the piece wins
+     * over other splits. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
@@ -99,8 +101,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece stores path scores as floats. To compare a stored score with a new sum, it
-   * computes the sum in double for a piece, but in float for an unknown character. */
+  /* SentencePiece stores path scores as floats. To compare a stored score with a new sum,
+   * SentencePiece computes the sum in double for a piece, but in float for an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -148,9 +150,9 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     at = from;
   }
   e->path_from[0] = end;
-  /* Adjacent unknown characters are one run. The run is encoded as its bytes or as one unknown id.
+  /* Adjacent unknown characters form one run. The run is encoded as its bytes or as one unknown id.
    * In Hugging Face's model, the name of the unknown piece also matches in the text. Such a name
-   * joins a run of unknown characters. If it is the whole run, it keeps its id. */
+   * joins a run of unknown characters. If such a name is the whole run, it keeps its own id. */
   uint32_t unknown = 0, pieces = 0; /* start of the run of unknown characters; number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
