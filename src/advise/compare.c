@@ -41,8 +41,8 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   return out;
 }
 
-/* The numbers that readers want first. These numbers are also copied to the top level of the JSON
- * object. */
+/* The numbers that readers want first. The numbers of this table are also copied to the top level
+ * of the JSON object. */
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},

@@ -15,8 +15,8 @@ static const struct {
             {"tpu-v6e", "v6e", 2},
             {"tpu-v7x", "tpu7x", 3}};
 
-/* Sizes of GPUs, from which the compiler chooses tiles. They are the compute capability times 10,
- * the number of multiprocessors, the f32 units, KiB of shared memory and threads of one
+/* Sizes of GPUs, from which the compiler chooses tiles. The sizes are the compute capability times
+ * 10, the number of multiprocessors, the f32 units, KiB of shared memory and threads of one
  * multiprocessor, KiB of L2, and the highest clock in GHz. Sources: NVIDIA's architecture papers,
  * and the tables of technical specifications of the CUDA C++ Programming Guide. */
 typedef struct gpu {

@@ -8,8 +8,8 @@
 /* With --speculate MODEL, plans the draft model, and lowers the memory budget of the job by the
  * memory of the draft model. */
 rf_status rf_plan_drafter(rafter_plan *plan, const rf_options *options, rf_error *error);
-/* Prices the drafts of a plan of a job that generates. With --speculate, the time and the rate of
- * the plan become those of a step with the best number of drafts. */
+/* Prices the drafts of a plan of a job that generates. With --speculate, the plan gets the time and
+ * the rate of a step with the best number of drafts. */
 rf_status rf_plan_drafts(rafter_plan *plan, const rf_options *options, rf_error *error);
 
 /* Returns --acceptance, or the default for this kind of drafts. 0: the command has no such

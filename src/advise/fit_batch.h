@@ -12,8 +12,8 @@ int64_t rf_fit_batch_step(const rf_settings *settings);
  * it. RAFTER_NO_FIT: even the smallest batch exceeds --latency. */
 rf_status rf_fit_batch(const rf_options *options, const char *job, int64_t step, json_t **largest,
                        rf_error *error);
-/* The seconds of a step with `batch`, or with the largest batch that fits if `batch` is 0. *found: the
- * batch, or 0 if it does not fit. */
+/* The seconds of a step with `batch`, or with the largest batch that fits if `batch` is 0. *found
+ * gets the batch, or 0 if the batch does not fit. */
 rf_status rf_fit_batch_seconds(const rf_options *options, const char *job, int64_t step, int64_t batch,
                                int64_t *found, double *seconds, rf_error *error);
 /* Fixes the memory of --fit. Keeps the memory limit constant during a search, because the free

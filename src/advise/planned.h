@@ -27,7 +27,7 @@ struct rafter_plan {
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
   const char *job;
   rf_report_whole whole; /* totals of one step, if the job runs several plans */
-  bool serves;           /* the job answers prompts, so its cost is that of `served` */
+  bool serves;           /* the job answers prompts, so `served` has its cost */
   /* results of the simulation; all zero: the plan does not fit, so nothing was simulated */
   rf_report_unit served;
   double acceptance;           /* the value of --acceptance; unset: the default for the kind of drafts */

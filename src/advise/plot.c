@@ -424,7 +424,7 @@ static void put_ceilings(rf_gnuplot *p, const rf_plot_area *area, double peak, d
           rf_text_count(round(peak / bps), b), peak);
 }
 
-/* Ops and ceilings are those of one chip. */
+/* The ops and the ceilings are per chip. */
 static void put_roofs(rf_gnuplot *p, const rf_plan *plan, rf_plot_area area) {
   enum { MAX = 96 };
   kind list[MAX];

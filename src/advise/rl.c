@@ -122,7 +122,7 @@ static void put_rl(rafter_plan *p, bool reference) {
           RL_NOTE);
 }
 
-/* Sums the phases: the time, rate and cost of the plan are those of the whole RL step. Only tokens
+/* Sums the phases, so that the plan has the time, rate and cost of the whole RL step. Only tokens
  * that train the policy count as tokens. */
 static void sum_rl(rafter_plan *p, const phase list[4], double sequences, const rl_bytes *bytes) {
   rf_report_whole *whole = &p->whole;

@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* Thresholds. Growth between two rows is a cliff if two conditions hold. First, the growth is
- * STANDS_OUT times as steep as between the neighbouring rows. Second, it is at least the fraction
- * WORTH_SAYING of the first row. FALLS and SCALES are the smallest reported drops of the speed and
- * of the tokens per chip. */
+ * STANDS_OUT times as steep as between the neighbouring rows. Second, the growth is at least the
+ * fraction WORTH_SAYING of the first row. FALLS and SCALES are the smallest reported drops of the
+ * speed and of the tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {

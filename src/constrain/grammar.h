@@ -80,8 +80,8 @@ typedef struct rf_chars {
 void rf_chars_free(rf_chars *set);
 void rf_chars_add(rf_chars *set, uint32_t low, uint32_t high);
 void rf_chars_invert(rf_chars *set);
-/* Adds edges that read one character of the set. `string`: the character is written as it is inside
- * a JSON string. */
+/* Adds edges that read one character of the set. If `string` is true, the characters are inside a
+ * JSON string. */
 void rf_grammar_chars(rf_grammar *grammar, int32_t from, const rf_chars *set, bool string, int32_t to);
 
 /* ---- number.c -------------------------------------------------------------------------------- */

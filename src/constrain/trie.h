@@ -8,8 +8,8 @@
 
 enum { RF_TRIE_BYTES = 256 }; /* maximum bytes of a token; longer tokens are never chosen */
 
-/* Tokens of whole characters that JSON strings do not escape have their own groups: in most states
- * inside a string, all of them are allowed. */
+/* Tokens of whole characters that JSON strings do not escape have their own groups, because most
+ * states inside a string allow all of these tokens. */
 typedef enum rf_trie_group { RF_TRIE_SHORT, RF_TRIE_LONG, RF_TRIE_OTHER, RF_TRIE_GROUPS } rf_trie_group;
 enum { RF_TRIE_SHORT_CHARS = 8 };
 
@@ -19,8 +19,7 @@ typedef struct rf_trie {
     uint8_t byte;
     uint8_t depth; /* bytes of its text - 1 */
     int32_t skip;  /* the next node that is not below this one */
-    /* index in `token` of the node's first token; the node's tokens end where those of the next
-     * node begin */
+    /* index in `token` of the node's first token; the next node's index is the end */
     int32_t tokens;
   } * node; /* (nodes + 1) nodes of the tree, in the order of their texts */
   int32_t *token;

@@ -5,8 +5,7 @@
  * bf16, f16) is a block of one value. A panel has sixty-four rows of the matrix, which are called
  * lanes. The last panel of a part of the matrix may have fewer lanes, but always a multiple of
  * sixteen lanes. A panel stores the first block of all lanes, then the second block of all lanes,
- * and so on. It stores the words of such a block separately: a word of all lanes, then the next
- * word:
+ * and so on. The words of such a block are separate: one word of all lanes, then the next word:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
  * Before the blocks come the heads of the lanes (int8: f32 scale[lanes]). So a product with one row
  * of activations reads a panel from the first byte to the last. The product has one sum over k for

@@ -1,5 +1,5 @@
-/* quant_k_search.c - quantizes to K types. It searches for the scales with the smallest sum of
- * squared errors, and packs the result.
+/* quant_k_search.c - quantizes to K types. The search finds the scales with the smallest sum of
+ * squared errors, and the result is packed.
  *
  * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search rounds x in several
  * ways, and finds the a and b >= 0 with the smallest squared error. The file stores a and b as

@@ -74,8 +74,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* Marks the same weight files that transformers reads. These are the shards. Without shards, they
- * are model.safetensors, otherwise all safetensors. The weights of an adapter are marked too. */
+/* Marks the same weight files that transformers reads. The choice is the shards, or else
+ * model.safetensors, or else all safetensors. The weights of an adapter are marked too. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");

@@ -12,7 +12,7 @@
 
 enum { MAX_FILES = 100000, MAX_PATH = 1024, MAX_PART = 255, MAX_LISTING_BYTES = 64 << 20 };
 
-/* True for characters that control a terminal or hide a part of a name. These are control
+/* True for characters that control a terminal or hide a part of a name. Such characters are control
  * characters, marks of writing direction, and line and paragraph separators. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);

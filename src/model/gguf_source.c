@@ -134,8 +134,8 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
-/* Adds the folder's chat template to the metadata. This happens even if the vocabulary came from a
- * GGUF file. */
+/* Adds the folder's chat template to the metadata. The template is added even if the vocabulary
+ * came from a GGUF file. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
   char *template = NULL;
   RF_TRY(rf_chat_source(path, &template, error));

@@ -107,7 +107,8 @@ typedef struct rf_model {
   float router_scale;    /* factor of the experts' weights; 0: no factor */
   int32_t router_groups, /* number of groups that the experts form; 0: no groups */
       /* Experts are chosen only from the best router_groups_used groups. A group's score is the
-       * score of its best expert. With sigmoids, it is the sum of its two best scores. */
+       * score of its best expert. With sigmoids, a group's score is the sum of the scores of its
+       * two best experts. */
       router_groups_used;
   /* Coefficient of the loss that balances experts. rafter does not compute this loss. */
   float router_aux;
@@ -136,7 +137,7 @@ typedef struct rf_model {
   /* Sizes of latent attention (DeepSeek-V2, arXiv 2405.04434); kv_rank 0: ordinary attention. Keys
    * and values are computed from a normalised row of kv_rank numbers. The keys of all heads share
    * rope_dim further elements, which are rotated. A query head has head_dim elements, and rope_dim
-   * of them are rotated. Queries are computed from a row of q_rank numbers. If q_rank is 0, they
+   * of them are rotated. Queries are computed from a row of q_rank numbers. If q_rank is 0, queries
    * are computed from the input. */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */

@@ -1,4 +1,4 @@
-/* name_pattern.h - regular expressions for names of layers. They come from users and from files. */
+/* name_pattern.h - regular expressions, from users and files, for names of layers. */
 #ifndef RF_NAME_PATTERN_H
 #define RF_NAME_PATTERN_H
 

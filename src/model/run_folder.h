@@ -11,9 +11,9 @@ bool rf_run_is_complete(const char *folder);
 /* Finds the newest complete checkpoint in a folder. Returns false if the folder has no complete
  * checkpoint. */
 bool rf_run_newest(const char *run_folder, char newest[4096]);
-/* Finds the weights. They are in the newest checkpoint if `path` is a run's folder. If `path` is a
- * folder with no config.json and exactly one .gguf file, they are in this file. Otherwise, they are
- * in `path`. RAFTER_FAILED: the run has no complete checkpoint. */
+/* Finds the weights. If `path` is a run's folder, the weights are in its newest checkpoint. If
+ * `path` is a folder with no config.json and exactly one .gguf file, the weights are in this file.
+ * Otherwise, the weights are in `path`. RAFTER_FAILED: the run has no complete checkpoint. */
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error);
 
 /* A file of a checkpoint and its XXH128 hash in hexadecimal. */

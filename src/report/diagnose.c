@@ -35,8 +35,8 @@ static bool read_passes(rf_diagnosis *d) {
   return rf_diagnose_pass(d->plan, NULL, &d->pass[d->passes++]);
 }
 
-/* Picks the training step. If the plan has none, picks the forward pass that took most of the
- * time. */
+/* Picks the training step. If the plan has no such step, picks the forward pass that took most
+ * of the time. */
 static int longest_pass(const rf_diagnosis *d) {
   int most = d->passes ? 0 : -1;
   for (int i = 0; i < d->passes; i++) {

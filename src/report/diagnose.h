@@ -46,9 +46,9 @@ typedef struct rf_rate {
   double tokens, predicted, limit, mfu;
 } rf_rate;
 
-/* States whether the fastest calls show the time of a run without other programs. HELD: they do
- * not, because even the fastest calls were delayed. MIXED: they do not, because the calls had
- * different numbers of rows. */
+/* States whether the fastest calls show the time of a run without other programs. HELD: the fastest
+ * calls do not show this time, because they were delayed too. MIXED: the fastest calls do not show
+ * this time, because the calls had different numbers of rows. */
 typedef enum rf_alone { RF_ALONE_UNKNOWN, RF_ALONE_KNOWN, RF_ALONE_HELD, RF_ALONE_MIXED } rf_alone;
 
 typedef struct rf_diagnosed_pass {

@@ -151,8 +151,8 @@ static void find_bound_kind(rf_diagnosed_pass *pass, costs ops) {
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
 
-/* Takes the bounds from the plan's "time". In this "time", a transfer counts only if ops do not
- * hide it. Returns false for plans of older versions, whose "time" has no parts. */
+/* Takes the bounds from the plan's "time". In the plan's "time", a transfer counts only if ops do
+ * not hide it. Returns false for plans of older versions, whose "time" has no parts. */
 static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   static const struct {
     const char *key, *name;

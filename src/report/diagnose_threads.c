@@ -1,5 +1,5 @@
-/* diagnose_threads.c - how threads spent their time in the recorded steps of a trace. It also
- * computes how much time other programs took from a run. */
+/* diagnose_threads.c - how threads spent their time in the recorded steps of a trace. This file
+ * also computes how much time other programs took from a run. */
 #include "report/diagnose.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* history.c - see history.h. The database uses a rollback journal, and not a write-ahead log. So
- * the history is one file, and works on network file systems. This is fast enough, because a run
- * makes only two short writes. */
+ * the history is one file, and works on network file systems. A rollback journal is fast enough,
+ * because a run makes only two short writes. */
 #define _GNU_SOURCE
 #include "report/history.h"
 

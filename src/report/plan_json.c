@@ -356,7 +356,7 @@ static json_t *few_json(int64_t rows, const char *kernel) {
 }
 
 /* Returns the products inside an op, each with its kernel. If another kernel is used for few rows,
- * it is listed too. */
+ * this kernel is listed too. */
 static json_t *products_json(const rf_inner *inner) {
   json_t *list = json_array();
   for (int i = 0; i < RF_MAX_INNER; i++) {

@@ -39,8 +39,7 @@ typedef struct rf_report_plan {
   const rf_plan *plan;    /* train: the plan of one step. generate: the plan of one decode step */
   const rf_plan *prefill; /* generate: the plan of one prefill step; other jobs: NULL */
   const char *job;        /* "train", "generate" and so on */
-  /* Time, rate, work and cost of the whole job. NULL: the figures are those of one step of
-   * `plan`. */
+  /* Time, rate, work and cost of the whole job. NULL: use the figures of one step of `plan`. */
   const rf_report_whole *whole;
   /* Figures of a rollout or a request, from its prompts to its last answer. 0 seconds: nothing was
    * simulated. NULL: the job answers no prompts, and its cost is the cost of steps. */
@@ -51,13 +50,13 @@ typedef struct rf_report_plan {
   int64_t prompts, samples; /* number of prompts, and of answers to each prompt; 0: no prompts */
   const rf_advice *advice;
   int advice_count;
-  /* The object "memory" of a job with several phases. If it is NULL, "memory" is made from
+  /* The object "memory" of a job with several phases. If this field is NULL, "memory" is made from
    * `plan`. */
   const json_t *memory;
   const rf_fit_found *found; /* results of --fit, the fastest first; NULL: no search was made */
   const json_t *largest;     /* the object "largest_batch" of --fit; NULL: no search was made */
-  double tokens;             /* number of tokens whose time and cost are printed; 0: none are printed */
-  double budget_seconds;     /* time for which the number of steps is printed; 0: none is printed */
+  double tokens;             /* print the time and the cost of this number of tokens; 0: print neither */
+  double budget_seconds;     /* print the number of steps in this time; 0: do not print the number */
   bool tensors, ops;         /* true: add the lists "tensors" and "ops" */
 } rf_report_plan;
 

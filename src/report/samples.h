@@ -19,9 +19,9 @@ enum { RF_SAMPLES_TEXT = 64 << 10, RF_SAMPLES_TOKENS = 4096, RF_SAMPLES_COUNT = 
  * step, and steps at equal distances. RAFTER_FAILED: the file cannot be read. */
 rf_status rf_report_read_samples(const char *path, json_t **samples, rf_error *error);
 
-/* Returns a copy whose steps need at most about `bytes`. It has the first step, the last step, and
- * steps at equal distances. The first and the last step are always kept. The result is a new
- * reference, or NULL if memory runs out. */
+/* Returns a copy whose steps need at most about `bytes`. The copy has the first step, the last
+ * step, and steps at equal distances. The first and the last step are always kept. The result is a
+ * new reference, or NULL if memory runs out. */
 json_t *rf_report_thin_samples(const json_t *samples, size_t bytes);
 
 #endif

@@ -110,7 +110,7 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
               kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* Returns the sentence about a run that other programs slowed. Its fastest calls show the run's own
+/* Returns the sentence about a run that other programs slowed. The run's fastest calls show its own
  * speed. */
 static char *alone_sentence(const rf_diagnosed_pass *pass) {
   const rf_sum *kind = &pass->kinds.at[0];

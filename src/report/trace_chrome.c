@@ -208,8 +208,8 @@ static int64_t prediction_of(const rf_trace_file *file, const ops *o, int64_t op
   return fits ? (*next)++ : -1;
 }
 
-/* Gets an op's predicted seconds and limit from the span `of`. If `of` is -1, gets them from the
- * plan. */
+/* Gets an op's predicted seconds and limit from the span `of`. If `of` is -1, the predicted seconds
+ * and the limit come from the plan. */
 static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
                      double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);

@@ -44,8 +44,8 @@ void rf_trace_file_point(rf_trace_file *file) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Returns the tensor whose shape the trace shows for an op. It is the first output, or the first
- * input of an op without outputs. */
+/* Returns the tensor whose shape the trace shows for an op. This tensor is the first output, or the
+ * first input of an op without outputs. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->output_count; i++)
     if (op->output[i] != RF_NONE) return &graph->tensor[op->output[i]];

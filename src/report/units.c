@@ -1,5 +1,5 @@
 /* units.c - numbers as text with their units. page/core_format.js has the same rules, and
- * tests/data/numbers.tsv tests both. */
+ * tests/data/numbers.tsv tests both files. */
 #include "report/report.h"
 
 #include <math.h>

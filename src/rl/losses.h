@@ -59,9 +59,8 @@ typedef struct rf_judged {
   float weight;      /* of each token */
 } rf_judged;
 
-/* Sets the advantages and weights of `count` answers. Each group of them has `samples` answers.
- * `longest` is the maximum length of an answer. Returns the number of groups whose rewards are all
- * equal. */
+/* Sets the advantages and weights of `count` answers. Each group has `samples` answers. `longest`
+ * is the maximum length of an answer. Returns the number of groups whose rewards are all equal. */
 int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_judged *answer, int64_t count,
                     int samples);
 

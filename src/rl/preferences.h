@@ -7,9 +7,10 @@
 #include "rl/references.h"
 #include "train/sequences.h"
 
-/* Means over pairs. The reward of an answer is the number that the loss compares. In DPO, it is
- * beta x the sum over tokens of the log-probability minus the reference's log-probability. In IPO,
- * it is beta x the mean of this difference. In SimPO, it is beta x the mean log-probability. */
+/* Means over pairs. The reward of an answer is the number that the loss compares. The reward in DPO
+ * is beta x the sum over tokens of the log-probability minus the reference's log-probability. The
+ * reward in IPO is beta x the mean over tokens of the same difference. The reward in SimPO is beta
+ * x the mean log-probability. */
 typedef struct rf_preference {
   int64_t pairs;
   double loss, accuracy;                         /* accuracy: fraction of pairs with a margin above 0 */

@@ -1,5 +1,5 @@
-/* prompts.h - the prompts of reinforcement learning, which are rows of a JSON Lines file. Their
- * order depends only on the seed and the position.
+/* prompts.h - the prompts of reinforcement learning, which are rows of a JSON Lines file. The order
+ * of the prompts depends only on the seed and the position.
  *
  * A row has "prompt" (a text), "messages" (a conversation) or "tokens" (ids), and may have "id" and
  * "answer" (the right answer). A reward command gets all fields of the row. */

@@ -109,9 +109,9 @@ int64_t rf_rl_steps_done(const rf_rl *rl);
 bool rf_rl_is_between_steps(const rf_rl *rl);
 /* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step, or the
  * time `ends_at` came while answers were sampled (`late`). The step has no effect. RAFTER_FAILED:
- * the reward failed, or numbers are not finite. If rf_rl_is_between_steps, the weights are those of
- * the step before. After a failure, only a checkpoint and the two closes may follow. Close the
- * rewards first, because they may still write to answers. */
+ * the reward failed, or numbers are not finite. If rf_rl_is_between_steps, the weights are the
+ * weights after the previous step. After a failure, only a checkpoint and the two closes may
+ * follow. Close the rewards first, because they may still write to answers. */
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* Answers the held-out prompts greedily. RAFTER_INTERRUPTED: as above. Sets the report's reward,
  * parts, answers, lengths and seconds. Until the next step, the groups of the report are the groups

@@ -32,8 +32,9 @@ typedef struct sizing {
   int scan_first, scan_last; /* first op of the first layer, and last op of the last layer */
   bool trains, scan;
   /* The following arrays have an entry for each tensor. producer: the op that makes the tensor.
-   * last_read: the last forward op that reads it. needed_by: the first op whose backward reads it.
-   * crosses: true if the loop over layers (lax.scan) stores it for backward. */
+   * last_read: the last forward op that reads the tensor. needed_by: the first op whose backward
+   * reads the tensor. crosses: true if the loop over layers (lax.scan) stores the tensor for
+   * backward. */
   int *producer, *last_read, *needed_by, *crosses;
   /* The following arrays have an entry for each op. region: index of the recomputed region with
    * this op, or RF_NONE. region_first, region_last: first and last op of this region. */

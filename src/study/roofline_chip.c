@@ -27,7 +27,7 @@ static rf_status asymptotic_batch(rf_question *q, const char *link, double *toke
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
 /* A matmul with k sharded over several chips. Chips can gather the weight (or the input) and
- * compute the full product. Or chips multiply their shards and reduce the outputs. */
+ * compute the full product. Chips can also multiply their shards and reduce the outputs. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));

@@ -49,12 +49,12 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
 const char *rf_chat_text(const rf_chat *chat);
 
 /* Renders messages for training. rendered->generated has one span for each assistant turn. The span
- * begins after the generation prompt. It includes the text that the template adds after the turn
- * (usually the end-of-turn token and a newline). The {% generation %} blocks of a template give the
- * spans. If a template has no such blocks, the conversation is also rendered up to the start and up
- * to the end of each assistant turn. The text of the whole conversation must begin with both of
- * these texts. If the text of a turn depends on later turns, returns RAFTER_FAILED, and the error
- * names the turn. */
+ * begins after the generation prompt. The span includes the text that the template adds after the
+ * turn (usually the end-of-turn token and a newline). The {% generation %} blocks of a template
+ * give the spans. If a template has no such blocks, the conversation is also rendered up to the
+ * start and up to the end of each assistant turn. The text of the whole conversation must begin
+ * with both of these texts. If the text of a turn depends on later turns, returns RAFTER_FAILED,
+ * and the error names the turn. */
 rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                                rf_rendered *rendered, rf_error *error);
 

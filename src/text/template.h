@@ -1,4 +1,4 @@
-/* template.h - chat templates in the part of Jinja that published chat templates use. They are
+/* template.h - chat templates in the part of Jinja that published chat templates use. Templates are
  * rendered as in transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an
  * error that names the feature, its line and its column. One difference from Jinja is known, and no
  * published template depends on this difference. An inner scope may read a variable of the caller

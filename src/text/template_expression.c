@@ -1,5 +1,6 @@
-/* template_expression.c - parses expressions with Jinja's precedences. They differ from Python's:
- * '~' binds more tightly than '+', and filters bind more tightly than any operator. */
+/* template_expression.c - parses expressions with Jinja's precedences. Jinja's precedences differ
+ * from Python's: '~' binds more tightly than '+', and filters bind more tightly than any
+ * operator. */
 #include "text/template_parser.h"
 
 #include <string.h>

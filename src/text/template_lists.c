@@ -138,7 +138,7 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
 }
 
 /* Filters the items by a test. With RF_TPL_KEEP, keeps the items that pass the test. Otherwise,
- * keeps the items that fail. If the call names no test, an item passes if it is true. With
+ * keeps the items that fail. If the call names no test, an item passes if the item is true. With
  * RF_TPL_ATTRIBUTE, argument 0 names an attribute, and the test applies to this attribute of the
  * item. */
 rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {

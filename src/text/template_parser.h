@@ -22,14 +22,14 @@ bool rf_tpl_reserved(tpl_text name);                              /* true for a 
 bool rf_tpl_constant_name(tpl_text name);                         /* true for "true", "None", ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
-/* Makes the depth of `node` larger than that of its child `child` (may be NULL). Fails if the tree
- * is too deep. */
+/* Sets the depth of `node` to more than the depth of its child `child` (may be NULL). Fails if the
+ * tree is too deep. */
 rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 
 rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression);
 /* Parses one expression, or several expressions separated by commas. If `choice` is true, "x if y
- * else z" is allowed. After "for" and "if", it is not allowed. */
+ * else z" is allowed. After "for" and "if", this expression is not allowed. */
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression);
 /* Parses a filter's name and arguments. The current token must be the token before the name. */
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered);

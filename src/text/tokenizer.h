@@ -1,9 +1,9 @@
 /* tokenizer.h - converts text to token ids and back. A tokenizer is read from one of these:
  * tokenizer.json (Hugging Face), tokenizer.model (SentencePiece), the .bin file of llama2.c, or the
  * vocabulary of a GGUF file. A model without a tokenizer uses the byte tokenizer. The ids 0..255 of
- * the byte tokenizer are the bytes. Its id 256 ends a document if the vocabulary has more than 256
- * ids. An open tokenizer never changes, so several threads may use it at once. An unsupported
- * setting that would change the ids is an error that names the setting. */
+ * the byte tokenizer are the bytes. Id 256 of the byte tokenizer ends a document if the vocabulary
+ * has more than 256 ids. An open tokenizer never changes, so several threads may use it at once. An
+ * unsupported setting that would change the ids is an error that names the setting. */
 #ifndef RF_TOKENIZER_H
 #define RF_TOKENIZER_H
 
@@ -58,8 +58,8 @@ rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tok
 /* Opens the tokenizer of a model. `folder` is the path that rf_model_resolve returns. If `folder`
  * is empty (the model is given only by its shape), the result is the byte tokenizer. The byte
  * tokenizer is also used if tokenizer_config.json says that the model was trained on bytes. Any
- * other folder must have a tokenizer file. If it has none, returns RAFTER_INVALID. RAFTER_FAILED:
- * an id of the tokenizer is outside the model's vocabulary. */
+ * other folder must have a tokenizer file. If the folder has no tokenizer file, returns
+ * RAFTER_INVALID. RAFTER_FAILED: an id of the tokenizer is outside the model's vocabulary. */
 rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder, rf_tokenizer **tokenizer,
                            rf_error *error);
 void rf_tokenizer_close(rf_tokenizer *tokenizer); /* NULL is allowed */
@@ -69,7 +69,7 @@ typedef enum rf_piece_type {
   RF_PIECE_NORMAL = 1,
   RF_PIECE_UNKNOWN,
   RF_PIECE_CONTROL, /* control pieces, which are found in text only with RF_ENCODE_PARSE */
-  /* pieces that are found in the text before it is split into words; merges never form them */
+  /* pieces that are found in the text before it is split into words, and that no merge forms */
   RF_PIECE_USER,
   RF_PIECE_UNUSED,
   RF_PIECE_BYTE, /* "<0x41>" */
@@ -85,8 +85,8 @@ typedef struct rf_vocabulary {
   const rf_span *pieces; /* llama, unigram: UTF-8 with U+2581 for spaces; gpt2: GPT-2's byte alphabet */
   const float *scores;   /* llama, unigram: score of each piece */
   /* rf_piece_type of each piece. If `types` is NULL, all pieces are normal, with two exceptions.
-   * These are the four special ids below and, for "llama" and "unigram", pieces that are spelled
-   * "<0xHH>". */
+   * The exceptions are the four special ids below and, for "llama" and "unigram", pieces that are
+   * spelled "<0xHH>". */
   const int32_t *types;
   int64_t merge_count;                    /* gpt2: number of merges */
   const rf_span *merges;                  /* gpt2: merges "left right", sorted by rank */
@@ -145,7 +145,7 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
 rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id);
 /* Returns a piece as the file spells it. For a byte-level vocabulary, returns the piece's bytes. */
 rf_span rf_tokenizer_piece(const rf_tokenizer *tokenizer, int32_t id);
-/* Returns the id of a piece, or of the special token with this name. -1: there is none. */
+/* Returns the id of a piece, or of the special token with this name, or -1. */
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes);
 
 enum {
@@ -187,7 +187,7 @@ int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 /* Returns the size of the tokenizer.json in bytes. 0: the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id);
-/* -1: the tokenizer has no such id; the same holds for the next functions */
+/* The next four functions return an id, or -1 if the tokenizer lacks the token. */
 int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_pad(const rf_tokenizer *tokenizer);

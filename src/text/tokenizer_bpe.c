@@ -1,9 +1,9 @@
-/* tokenizer_bpe.c - byte pair encoding. It repeatedly merges the two neighbouring symbols whose
- * pair has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. Merging ends
- * when no pair can be merged. If no piece contains two characters as neighbours, no merge can join
- * these characters. So without a pre-tokenizer (SentencePiece), a text is split between such
- * characters into short words. The ids of each word are cached. Long words use a heap, so that any
- * text takes O(n log n) time. */
+/* tokenizer_bpe.c - byte pair encoding. The algorithm repeatedly merges the two neighbouring
+ * symbols whose pair has the lowest rank. Of pairs with equal ranks, the leftmost is merged first.
+ * Merging ends when no pair can be merged. If no piece contains two characters as neighbours, no
+ * merge can join these characters. So without a pre-tokenizer (SentencePiece), a text is split
+ * between such characters into short words. The ids of each word are cached. Long words use a heap,
+ * so that any text takes O(n log n) time. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>

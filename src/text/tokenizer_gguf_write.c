@@ -58,7 +58,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* Qwen's tokenizer.json normalizes to NFC. As in llama.cpp's converter, this step is dropped. */
+/* Qwen's tokenizer.json normalizes to NFC. As in llama.cpp's converter, the step NFC is dropped. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -106,7 +106,8 @@ static rf_status put_piece(writing *w, int64_t id) {
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* Tokens outside t->raw match normalized text. Their pieces have the original spelling. */
+    /* Tokens outside t->raw match normalized text. The pieces of such tokens have the original
+     * spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;

@@ -1,7 +1,7 @@
 /* tokenizer_json.c - reads Hugging Face's tokenizer.json. Nearly all bytes of the file are the
  * vocabulary and the merges. A scanner for strict JSON, without recursion, reads these parts. All
- * threads read the merges, because 33 MB of merges take a fraction of a second. Jansson reads all
- * other parts of the file. */
+ * threads read the merges, so that 33 MB of merges take only a fraction of a second. Jansson reads
+ * all other parts of the file. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"

@@ -1,7 +1,7 @@
 /* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
  * for libraries that do not read GGUF. See tokenizer_sentencepiece.c for the fields. A vocabulary
- * is written only if SentencePiece encodes every text to the same ids as rafter. This is true for
- * BPE with scores and without unused pieces. */
+ * is written only if SentencePiece encodes every text to the same ids as rafter. SentencePiece
+ * gives the same ids for BPE with scores and without unused pieces. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"

@@ -105,9 +105,9 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, size_t most, 
   return RAFTER_OK;
 }
 
-/* Squeezes spaces as SentencePiece does. It removes the spaces at both ends, and replaces each run
- * of spaces by one space. With `marks`, also removes every U+2581 at the end, because SentencePiece
- * strips the end after it has replaced spaces by U+2581. */
+/* Squeezes spaces as SentencePiece does. The function removes the spaces at both ends, and replaces
+ * each run of spaces by one space. With `marks`, also removes every U+2581 at the end, because
+ * SentencePiece strips the end after it has replaced spaces by U+2581. */
 static rf_status squeeze_blanks(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;

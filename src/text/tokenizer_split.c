@@ -365,7 +365,7 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
   const rf_split *split = &c->splits->at[step];
   if (at == end) return RAFTER_OK;
   is_match ^= split->invert;
-  /* This section may be joined with the next one, so it waits. */
+  /* This section waits, because it may be joined with the next section. */
   bool waits = split->behaviour == RF_SPLIT_CONTIGUOUS ||
                (split->behaviour == RF_SPLIT_PREVIOUS ? !is_match : is_match);
   switch (split->behaviour) {

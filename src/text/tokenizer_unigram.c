@@ -1,6 +1,6 @@
-/* tokenizer_unigram.c - SentencePiece's unigram model. It splits a text into the pieces with the
- * highest sum of scores (log probabilities). The Viterbi search runs from left to right. Source:
- * Kudo 2018, "Subword Regularization". Ties are resolved as in SentencePiece's function
+/* tokenizer_unigram.c - SentencePiece's unigram model. The model splits a text into the pieces with
+ * the highest sum of scores (log probabilities). The Viterbi search runs from left to right.
+ * Source: Kudo 2018, "Subword Regularization". Ties are resolved as in SentencePiece's function
  * EncodeOptimized. */
 #include "text/tokenizer_parts.h"
 
