@@ -163,7 +163,8 @@ static void list_classes(const sample *of, char *text, size_t capacity) {
 static void say_limit(const search *s, const sample *at, char *text, size_t capacity) {
   const sample *above = &s->above;
   char a[32], b[32];
-  if (!above->batch) rf_text_append(text, capacity, "no limit: the search ends at %d", MAX_BATCH);
+  if (!above->batch)
+    rf_text_append(text, capacity, "the batch has no limit; the search ends at batch %d", MAX_BATCH);
   else if (!above->planned)
     rf_text_append(text, capacity, "batch %lld cannot be planned: %s", (long long)above->batch,
                    above->refused);

@@ -171,7 +171,8 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char lin
     status = compare(s, options, "--mesh auto", try_step, line, &found, error);
   }
   if (status == RAFTER_OK && !found)
-    status = RF_FAIL(error, RAFTER_NO_FIT, "`rafter plan` shows why a mesh does not fit: give it with --mesh",
+    status = RF_FAIL(error, RAFTER_NO_FIT,
+                     "to see why a mesh does not fit, give this mesh to `rafter plan` with --mesh",
                      "no mesh of %d chips fits (--mesh auto compared %d)", chips, s->count);
   drop_search(s);
   return status;

@@ -34,7 +34,7 @@ rf_status rf_gnuplot_check(const char *path, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "name it FILE.svg or FILE.png",
                    "--plot draws SVG and PNG (expected a name that ends in .svg or .png, got %.200s)", path);
   if (is_there()) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "./dev setup installs it; on Debian: apt-get install gnuplot-nox",
+  return RF_FAIL(error, RAFTER_FAILED, "./dev setup installs gnuplot; on Debian: apt-get install gnuplot-nox",
                  "--plot needs gnuplot, which is not on the PATH");
 }
 
@@ -85,7 +85,7 @@ static rf_status run(FILE *file[3], rf_error *error) {
   int fault = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (fault)
-    return RF_FAIL(error, RAFTER_FAILED, "reinstall it: apt-get install gnuplot-nox",
+    return RF_FAIL(error, RAFTER_FAILED, "reinstall gnuplot: apt-get install gnuplot-nox",
                    "gnuplot does not start: %s", strerror(fault));
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return RAFTER_OK;

@@ -254,12 +254,12 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
   static const struct {
     const char *options[8], *jobs, *why; /* options end with NULL */
   } rows[] = {
-      {{"rate", "arrivals", "answer-limit"}, "serve", "requests arrive only in --job serve"},
+      {{"rate", "arrivals", "answer-limit"}, "serve", "only --job serve has requests that arrive over time"},
       {{"prefill-on", "kv-link"}, "serve", "only --job serve can compute prompts on another machine"},
       {{"samples", "prompt-tokens", "max-tokens", "shared-prefix", "requests"},
        "rollout serve rl",
        "only --job rollout, serve and rl answer prompts"},
-      {{"latency"}, "generate prefill score rollout serve", "--latency limits the steps of other jobs"},
+      {{"latency"}, "generate prefill score rollout serve", "--latency does not limit the steps of this job"},
       {{"remat"}, "train rl", "only training steps have a backward pass"},
       {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
       {{"sequences"},

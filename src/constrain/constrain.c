@@ -201,6 +201,6 @@ rf_status rf_constrained_accept(rf_constrained *answer, int32_t token, rf_error 
   pthread_mutex_unlock(&c->lock);
   c->trie->mask_ns += rf_now_ns() - began;
   if (result) return too_large(result, " during the answer", error);
-  return dead ? RF_FAIL(error, RAFTER_INVALID, NULL, "the form of the answer bars token %d", token)
+  return dead ? RF_FAIL(error, RAFTER_INVALID, NULL, "the form of the answer does not allow token %d", token)
               : RAFTER_OK;
 }

@@ -407,8 +407,9 @@ rf_status rf_regex_add(rf_grammar *g, const char *regex, size_t bytes, rf_regex_
   int root = read_either(&p);
   if (root >= 0 && p.at < p.end) root = wrong(&p, "write \\) for the character", "a group has no %s", "(");
   if (root >= 0 && anchors_inside(&p, root))
-    root = wrong(&p, "the whole text is matched anyway", "anchors are supported only at the %s",
-                 "beginning (^) and at the end ($) of the expression");
+    root =
+        wrong(&p, "leave the anchor out: the expression always matches the whole text",
+              "anchors are supported only at the %s", "beginning (^) and at the end ($) of the expression");
   if (root >= 0) {
     adder a = {g, &p, form != RF_REGEX_PLAIN};
     if (form != RF_REGEX_SEARCH) add_part(&a, root, from, to);

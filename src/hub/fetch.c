@@ -92,8 +92,8 @@ static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   if (fd < 0) return RAFTER_OK;
   rf_status status = RAFTER_OK;
   if (fstat(fd, &info) || !S_ISREG(info.st_mode))
-    RF_GO(RF_FAIL(error, RAFTER_FAILED, "remove it, or choose another --out", "%s/%s is not a regular file",
-                  a->place->folder_name, a->file->path));
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "remove the file, or choose another --out",
+                  "%s/%s is not a regular file", a->place->folder_name, a->file->path));
   if (info.st_size != a->file->bytes || a->file->kind == RF_HASH_NONE) goto done;
   RF_GO(rf_hash_open(a->file->kind, a->file->bytes, &a->hash, error));
   status = add_what_is_here(a, fd, info.st_size, error);
@@ -164,8 +164,8 @@ static rf_status open_part(arrival *a, rf_error *error) {
     return cannot(a, "write", error);
   }
   if (flock(a->fd, LOCK_EX | LOCK_NB))
-    return RF_FAIL(error, RAFTER_FAILED, "wait for that pull, or end it", "another pull is writing %s/%s",
-                   a->place->folder_name, a->file->path);
+    return RF_FAIL(error, RAFTER_FAILED, "wait for the other pull, or end it",
+                   "another pull is writing %s/%s", a->place->folder_name, a->file->path);
   a->body.at = info.st_size > 0 && info.st_size <= a->body.most && read_mark(a) ? info.st_size : 0;
   if (!a->body.at) a->body.etag[0] = 0;
   int64_t missing = a->file->bytes - a->body.at;

@@ -103,7 +103,7 @@ static rf_status refuse_folder(const char *folder, rf_error *error) {
   layout = rf_hub_layout_of(paths, count);
   free(names);
   if (!layout)
-    return RF_FAIL(error, RAFTER_INVALID, "give it as MODEL to the other commands",
+    return RF_FAIL(error, RAFTER_INVALID, "give the folder as MODEL to the other commands",
                    "%s is an existing local folder (expected hf:ORG/NAME)", folder);
   char *full = realpath(folder, NULL);
   if (rf_hub_variant(full ? full : folder, repository))

@@ -73,8 +73,8 @@ static rf_status check_start(const settings *s, rf_error *error) {
   for (size_t i = 0; text && i < sizeof KEEP / sizeof *KEEP; ++i) known |= strcasecmp(text, KEEP[i]) == 0;
   if (known) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED,
-                 "save it as plain LoRA with the tool that made it "
-                 "(path_initial_model_for_weight_conversion), or merge it there",
+                 "save the adapter as plain LoRA with the tool that made it "
+                 "(path_initial_model_for_weight_conversion), or merge it with this tool",
                  "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva "
                  "or orthogonal, got %.40s): this initialization changes the base model",
                  s->path, text ? text : "not a string");
@@ -131,9 +131,9 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
                    "%s: the field \"peft_type\" is not supported (expected LORA, got %.40s)", s->path, type);
   for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; ++i)
     if (!is_unset(json_object_get(s->json, UNSUPPORTED[i])))
-      return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
-                     "%s: the field \"%s\" is not supported (expected null, false or none)", s->path,
-                     UNSUPPORTED[i]);
+      return RF_FAIL(
+          error, RAFTER_FAILED, "merge the adapter with the tool that made it, and load the merged model",
+          "%s: the field \"%s\" is not supported (expected null, false or none)", s->path, UNSUPPORTED[i]);
   RF_TRY(rf_json_int(s->json, "r", s->path, 1, 1024, &s->rank, error));
   RF_TRY(rf_json_float(s->json, "lora_alpha", s->path, 1e-6, 1e6, &s->alpha, error));
   RF_TRY(rf_json_float_or(s->json, "lora_dropout", s->path, 0, 0.999, 0, &s->dropout, error));
@@ -234,7 +234,7 @@ static rf_status find_pair(const rf_tensor_file *file, const char *module, pair 
           strstr(tensor->name, "vision"))
         continue;
       if (found->side[side])
-        return RF_FAIL(error, RAFTER_FAILED, "keep one adapter in a file",
+        return RF_FAIL(error, RAFTER_FAILED, "keep only one adapter in each file",
                        "%s: two tensors belong to one layer (\"%.100s\" and \"%.100s\")",
                        rf_tensor_file_path(file), found->side[side]->name, tensor->name);
       found->side[side] = tensor;
@@ -297,7 +297,8 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
   for (int i = 0; i < rf_tensor_file_count(file); ++i) {
     const char *name = rf_tensor_file_at(file, i)->name;
     if (is_of_vocabulary(name))
-      return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
+      return RF_FAIL(error, RAFTER_FAILED,
+                     "merge the adapter with the tool that made it, and load the merged model",
                      "%s: adapters of the embedding and of the head are not supported (tensor \"%.120s\")",
                      rf_tensor_file_path(file), name);
   }

@@ -184,7 +184,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"rope_scaling\" has the wrong type (expected an object)", where);
   if (json_is_object(scaling) && json_is_object(parameters) && !json_equal(scaling, parameters))
-    return RF_FAIL(error, RAFTER_FAILED, "keep one of the two",
+    return RF_FAIL(error, RAFTER_FAILED, "keep only one of the two fields",
                    "%s: the fields \"rope_scaling\" and \"rope_parameters\" contradict each other", where);
   if (json_is_object(parameters)) {
     snprintf(inside, sizeof inside, "%.380s: rope_parameters", where);
@@ -194,7 +194,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
     for (int i = 0; i < 2; ++i) { /* the older and the newer field may both give theta */
       RF_TRY(rf_json_float_or(scaling, "rope_theta", inside, 0, 1e30, theta, &inner, error));
       if (json_object_get(json, GIVEN[i]) && inner != theta)
-        return RF_FAIL(error, RAFTER_FAILED, "keep one of the two",
+        return RF_FAIL(error, RAFTER_FAILED, "keep only one of the two fields",
                        "%s: the field \"rope_theta\" contradicts \"%s\" (%g and %g)", inside, GIVEN[i], inner,
                        theta);
     }

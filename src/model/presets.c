@@ -337,7 +337,7 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
     if (!rf_text_int(value, &number) || number < (key->type == KEY_INT))
       return RF_FAIL(error, RAFTER_INVALID,
                      key->type == KEY_INT ? "write it as layers=12 or width=768"
-                                          : "write it as window=4096, or 0 for none",
+                                          : "write a number, as in window=4096; 0: none",
                      "%s: %s is not a count (expected a whole number from %d, got '%s')", spec, key->name,
                      key->type == KEY_INT, value);
     memcpy(field, &number, sizeof number);

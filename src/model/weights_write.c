@@ -265,8 +265,9 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
     const piece *p = &w->piece[w->current];
     int64_t begin = w->current < w->count ? p->slice.expert * p->slice.count + w->held : -1;
     if (w->current == w->count || param != p->param || first != begin)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "values come out of order (parameter %d from %lld on)",
-                     param, (long long)first);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "values are in the wrong order (parameter %d, from value %lld on)", param,
+                     (long long)first);
     if (w->held == 0) RF_TRY(reserve(w, &p->slice, error));
     int64_t left = p->slice.count - w->held, part = count < left ? count : left;
     memcpy(w->values + w->held, values, (size_t)part * sizeof *values);
@@ -285,7 +286,7 @@ rf_status rf_weights_writer_put_part(rf_weights_writer *w, int param, int part, 
                                      int64_t bytes, rf_error *error) {
   const piece *p = &w->piece[w->current];
   if (w->current == w->count || param != p->param || part >= p->name.count)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensors come out of order (parameter %d)", param);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensors are in the wrong order (parameter %d)", param);
   if (part == 0) RF_TRY(open_file_of_piece(w, error));
   RF_TRY(rf_tensor_writer_put_bytes(w->out, data, bytes, error));
   w->current += part == p->name.count - 1;

@@ -77,7 +77,8 @@ static rf_status check_version(rf_history *h, bool writes, rf_error *error) {
           tables = number_of(h, "SELECT count(*) FROM sqlite_master WHERE name = 'runs'");
   if (version < 0 || tables < 0) return failed(h, "read", error);
   if (version > RF_HISTORY_VERSION)
-    return RF_FAIL(error, RAFTER_FAILED, "use the rafter that wrote it, or set RAFTER_RUNS to another folder",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "use the version of rafter that wrote the file, or set RAFTER_RUNS to another folder",
                    "a newer rafter wrote the history of runs (%s: expected version %d at most, got %lld)",
                    h->path, RF_HISTORY_VERSION, (long long)version);
   if (version > 0 && !tables)

@@ -57,7 +57,7 @@ static char *planned_sentence(const rf_diagnosed_pass *pass, const char *of) {
   char a[32], b[32], c[32], idle[96] = "";
   rf_text_seconds(pass->seconds, a);
   if (bubble && bubble->seconds > 0.1 * pass->seconds)
-    snprintf(idle, sizeof idle, " Its pipeline stages are idle for %s (%.0f %%).",
+    snprintf(idle, sizeof idle, " The pipeline stages are idle for %s (%.0f %%).",
              rf_text_seconds(bubble->seconds, c), 100 * bubble->seconds / pass->seconds);
   if (!strcmp(bound_name, "network"))
     return join("%s is predicted to be bound by network: it waits %s of %s for transfers.%s", of,
@@ -94,8 +94,7 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
   char a[32], b[32], times[64] = "", part[64];
   if (missed(ratio))
     snprintf(times, sizeof times,
-             ratio > 3 ? " It takes %.*f times as long as predicted."
-                       : " It takes %.*f x the predicted time.",
+             ratio > 3 ? " The time is %.*f times the prediction." : " It takes %.*f x the predicted time.",
              decimals(ratio), ratio);
   rf_text_seconds(pass->seconds, a);
   if (pass->compiled)
@@ -222,7 +221,7 @@ static char *change_sentence(const rf_diagnosis *d) {
 static char *last_step_sentence(const rf_last_step *last) {
   double ratio = last->predicted > 0 ? last->seconds / last->predicted : 0;
   char a[32], b[32], c[32];
-  return join("This run has no report: it is still running, or was killed after step %.0f. Its median step "
+  return join("This run has no report: it is still running, or was killed after step %.0f. The median step "
               "took %s, predicted %s (%.*f x): %s tokens per second. ",
               last->step, rf_text_seconds(last->seconds, a), rf_text_seconds(last->predicted, b),
               decimals(ratio), ratio, rf_text_count(last->tokens_per_second, c));

@@ -171,7 +171,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
              links[i].option);
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no known bandwidth for %s", m->name, link);
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "unknown link '%s'", link);
+  return RF_FAIL(error, RAFTER_INVALID, "use hbm, vmem, pcie, ici or dcn", "unknown link '%s'", link);
 }
 
 /* Parses --axes: extents ("4,4") or names of the machine's axes ("x,y"). */
@@ -186,7 +186,7 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
     int axis = tolower((unsigned char)*at) - 'x';
     if (axis >= 0 && axis <= 2 && (at[1] == ',' || !at[1])) {
       if (axis >= m->shape_rank)
-        return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape",
+        return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give the machine a shape",
                        "%s has no axis %c (--axes: got '%.40s')", m->name, *at, text);
       number = m->shape[axis];
       length = 1;

@@ -46,7 +46,7 @@ rf_effort rf_effort_for(size_t bytes) {
 /* Adds the bytes of a replacement, which may make a text much longer. */
 static rf_status add_new(rf_buffer *out, const char *at, size_t bytes, size_t most, rf_error *error) {
   if (out->bytes + bytes > most)
-    return RF_FAIL(error, RAFTER_FAILED, "use a tokenizer.json of the model's authors",
+    return RF_FAIL(error, RAFTER_FAILED, "use the tokenizer.json of the model's authors",
                    "the tokenizer's normalizers make a text too long (expected at most %zu bytes)", most);
   return rf_buffer_add(out, at, bytes, error);
 }
