@@ -20,7 +20,7 @@ typedef struct sample {
   /* slow: a step takes longer than --latency. host: the host's memory is too small. */
   bool planned, fits, slow, host;
   int64_t by_class[RF_CLASSES];
-  char refused[200]; /* why the batch cannot be planned */
+  char refused[200]; /* reason why the batch cannot be planned */
 } sample;
 
 /* A search for the largest batch. `below` is a batch that fits, and `above` is a batch that does

@@ -19,8 +19,8 @@ rf_status rf_job_lengths_resolve(rafter_plan *plan, const rf_options *options, r
                                  rf_error *error);
 rf_infer_settings rf_job_infer_settings(const rafter_plan *plan);
 /* One copy of the model was simulated with `each` of the `requests` requests. Scales the results of
- * this copy to all copies. The longest queue is not scaled: the queues of the copies do not peak at
- * the same time. */
+ * the simulated copy to all copies. The longest queue is not scaled: the queues of the copies do
+ * not peak at the same time. */
 void rf_job_add_copies(rf_serve_stats *served, int64_t requests, int64_t each);
 /* USD per hour of all chips; 0: unknown. */
 double rf_job_usd_per_hour(const rf_machine *machine);

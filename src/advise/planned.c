@@ -90,8 +90,8 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-/* Adds the JSON of a simulated job to the plan's JSON. A new key goes to the top level. If the
- * key already holds an object, the two objects are merged. */
+/* Adds the JSON of a simulated job to the plan's JSON. A key that the plan's JSON lacks is added at
+ * the top level. If the key already holds an object, the two objects are merged. */
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;

@@ -31,7 +31,7 @@ struct rafter_plan {
   /* results of the simulation; all zero: the plan does not fit, so nothing was simulated */
   rf_report_unit served;
   double acceptance;           /* the value of --acceptance; unset: the default for the kind of drafts */
-  rf_settings *drafter;        /* the model of --speculate MODEL; NULL: none */
+  rf_settings *drafter;        /* the model of --speculate MODEL; NULL: no draft model */
   rf_plan *drafter_plan[2];    /* prefill and decode plans of the draft model */
   int64_t prompts, samples;    /* number of prompts, and of answers to each prompt; 0: no prompts */
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */

@@ -16,7 +16,7 @@ typedef struct rf_sweep_row {
   double chips, waits; /* waits: fraction of the step that the chips wait for the network */
   bool fits;
   char bound[16];
-  rf_cause why_time, why_memory; /* why this row differs from the previous row */
+  rf_cause why_time, why_memory; /* reasons why this row differs from the previous row */
 } rf_sweep_row;
 
 /* `rafter plan --sweep`, `--compare`, `--compare published[:ID]`. */

@@ -148,7 +148,8 @@ static void leave(rf_constrained *answer) {
 }
 
 void rf_constrained_begin(rf_constrained *answer, rf_constraint *c) {
-  rf_constraint_hold(c); /* hold before `leave`, because `leave` may release the same constraint */
+  /* take this reference before `leave`, because `leave` may release the same constraint */
+  rf_constraint_hold(c);
   leave(answer);
   if (!c) return;
   pthread_mutex_lock(&c->lock);

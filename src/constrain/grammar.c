@@ -84,7 +84,7 @@ int32_t rf_grammar_share(rf_grammar *g, int32_t from, const char *text, size_t b
 /* ---- need ------------------------------------------------------------------------------------ */
 
 /* The edges that enter each state s: entry[first[s + 1]] to entry[first[s + 2] - 1]. `now` has the
- * states with the current need, and `later` has the states with the next need. */
+ * states of the current need, and `later` has the states whose need is larger by one. */
 typedef struct needs {
   const rf_grammar *g;
   int32_t *first, *entry, *owner; /* (states + 2), (2 x edges), (edges) */

@@ -59,9 +59,9 @@ rf_status rf_grammar_finish(rf_grammar *grammar, const bool has[256], rf_error *
 
 /* How the text of a regular expression is written in the answer. */
 typedef enum rf_regex_form {
-  RF_REGEX_PLAIN,  /* as UTF-8; the expression covers the whole text */
-  RF_REGEX_STRING, /* inside a JSON string; the expression covers the whole text */
-  RF_REGEX_SEARCH, /* inside a JSON string; without ^ and $, other text may surround it */
+  RF_REGEX_PLAIN,  /* written as UTF-8; the expression must match the whole text */
+  RF_REGEX_STRING, /* written inside a JSON string; the expression must match the whole text */
+  RF_REGEX_SEARCH, /* written inside a JSON string; without ^ and $, other text may surround the match */
 } rf_regex_form;
 /* Adds an expression between two states. `where` names the expression in errors. RAFTER_INVALID:
  * the expression is wrong or uses an unsupported part, which the error names. */
@@ -112,7 +112,7 @@ void rf_schema_add_object(rf_grammar *grammar, int32_t from, int32_t to);
 
 /* ---- parts.c --------------------------------------------------------------------------------- */
 
-/* Adds a part of a form. At RAFTER_FORM_PARTS, rafter.h describes which texts match a part.
+/* Adds a part of a form. rafter.h describes at RAFTER_FORM_PARTS which texts match a part.
  * RAFTER_INVALID: the part is wrong, or it contains a wrong schema or a wrong expression. */
 rf_status rf_parts_add(rf_grammar *grammar, const struct json_t *part, int32_t from, int32_t to,
                        rf_error *error);

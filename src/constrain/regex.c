@@ -13,7 +13,7 @@ typedef enum kind { NOTHING, CHARS, SEQUENCE, EITHER, REPEAT, BEGIN, END } kind;
 
 typedef struct part {
   kind kind;
-  int child, next; /* first child; next part of the same parent; -1: none */
+  int child, next; /* indices of the first child and of the next part of the same parent; -1: none */
   int low, high;   /* REPEAT: counts; NO_END: no maximum */
   rf_chars set;    /* CHARS */
 } part;

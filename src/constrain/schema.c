@@ -279,7 +279,7 @@ static rf_status add_types(rf_schema *s, const json_t *schema, unsigned types, i
   return RAFTER_OK;
 }
 
-/* Adds the values that an object of keywords allows. */
+/* Adds the values that a schema allows if it is an object of keywords. */
 static rf_status add_keywords(rf_schema *s, const json_t *schema, int32_t from, int32_t to) {
   const char *whole;
   RF_TRY(check_keywords(s, schema, &whole));
@@ -295,7 +295,8 @@ static rf_status add_keywords(rf_schema *s, const json_t *schema, int32_t from, 
     if (!json_object_get(schema, "type") || types & type_of(value)) rf_schema_literal(s, value, from, to);
     return RAFTER_OK;
   }
-  /* A type next to alternatives would have to be compared with each of their types. */
+  /* If a type is next to alternatives, the type would have to be compared with the types of each
+   * alternative. */
   if (json_object_get(schema, "type")) {
     char why[120];
     snprintf(why, sizeof why, "is not supported next to \"%s\"", whole);

@@ -43,8 +43,8 @@ typedef struct settings {
   bool rank_stabilized;
 } settings;
 
-/* Fields of adapter_config.json that this program does not support. Such a field is accepted if its
- * value is null, false, 0, "none" or "". */
+/* Fields of adapter_config.json that rafter does not support. Such a field is accepted if its value
+ * is null, false, 0, "none" or "". */
 // clang-format off
 static const char *const UNSUPPORTED[] = {
     "use_dora", "lora_bias", "bias", "modules_to_save", "layer_replication", "target_parameters",

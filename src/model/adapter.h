@@ -8,7 +8,7 @@
 /* True if the folder contains an adapter_config.json. */
 bool rf_adapter_is(const char *folder);
 /* Writes the name of the adapter's base model. A relative path is resolved from the adapter's
- * folder if it exists there. Otherwise, the name is returned unchanged. */
+ * folder if it exists there. If the path does not exist there, the name is returned unchanged. */
 rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 
 /* Reads the sites, rank and scale of the adapters in a folder, or in the newest checkpoint of a

@@ -479,7 +479,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
   else if (strcmp(type, "gemma3") == 0 &&
-           /* in a multimodal model, read the text model */
+           /* for a multimodal model, read the text model */
            json_is_object(json_object_get(json, "text_config")))
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
@@ -489,7 +489,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
                    "%s: this version does not support the model type \"%.60s\" (field \"model_type\")", where,
                    type);
   snprintf(model.name, sizeof model.name, "%s", type);
-  /* A model with quantised weights can be planned, but this program cannot read such weights. */
+  /* A model with quantised weights can be planned, but rafter cannot read such weights. */
   if (json_is_object(json_object_get(json, "quantization_config")))
     model.plan_only =
         "its weights have a format that this version cannot read (quantization_config of its config.json)";

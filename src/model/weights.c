@@ -73,7 +73,8 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
   return RAFTER_OK;
 }
 
-/* Fails if the file has a tensor that the model does not use, for example of a further layer. */
+/* Fails if the file has a tensor that the model does not use, for example a tensor of an extra
+ * layer. */
 static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen,
                             rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {

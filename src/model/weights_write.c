@@ -22,7 +22,8 @@ static int64_t strip_columns(int64_t height) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A parameter or one expert's slice, with the names of its tensors. A piece is written at once. */
+/* A parameter or one expert's slice, with the names of its tensors. A piece is written as a
+ * whole. */
 typedef struct piece {
   int param, file;
   rf_param slice;

@@ -206,10 +206,10 @@ static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends reasons why a difference of measured times may not be real. Such reasons are: A and B ran
- * the same plan on the same machine, steps vary by as much as the difference, or other programs
- * used the cores. The text has the names of A and B, so swapping A and B does not change the
- * text. */
+/* Appends reasons why a difference of measured times may not be real. Possible reasons are that A
+ * and B ran the same plan on the same machine, that steps vary by as much as the difference, or
+ * that other programs used the cores. The text has the names of A and B, so swapping A and B does
+ * not change the text. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
@@ -247,7 +247,7 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
 }
 
 /* Appends a doubt about calibrations. The machine may have been calibrated again after the run.
- * Then changes of the run are predicted with the new calibration. */
+ * Predictions of changes then use the new calibration. */
 static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   const char *id = rf_json_text_at(run, "id"), *blank = *text ? " " : "";

@@ -101,9 +101,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* True if other programs are what limits the run. A trace measures the part of the time that other
- * programs took. This part includes the time in which threads wait for a thread that has no
- * core. */
+/* True if other programs limit the run. A trace measures the part of the time that other programs
+ * took. This part includes the time in which threads wait for a thread that has no core. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_pass *pass, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");

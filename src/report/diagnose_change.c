@@ -55,7 +55,7 @@ static double repriced(const rf_diagnosed_pass *pass, const json_t *now, const j
 }
 
 /* Returns the ratio of measured time to predicted time without other programs. The ratio is from a
- * forward pass whose fastest calls were not delayed. Returns 0 if no forward pass has such
+ * forward pass whose fastest calls were not delayed. Returns 0 if all forward passes have delayed
  * calls. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->passes; i++)

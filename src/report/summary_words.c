@@ -15,7 +15,7 @@
 #include "run/record.h"
 
 enum { NOTES = 4 };
-/* If an op reaches less than this fraction of its roofline, the kernel is what limits the op. */
+/* If an op reaches less than this fraction of its roofline, the kernel limits the op. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -181,7 +181,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
        *text = NULL;
   const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";
   if (!gap && !d->taken) return inside;
-  if (slow) /* the exchanges include this wait, so the sentence does not speak of a remaining time */
+  if (slow) /* the exchanges include this wait, so the words "remaining time" would be wrong here */
     text = join("%s waits for slower ranks for %.0f %% of its threads' recorded time. %s", of,
                 100 * d->gap_part, or_empty(inside));
   else if (gap)

@@ -52,9 +52,9 @@ rf_status rf_rewards_open(const rf_reward_options *options, rf_rewards **rewards
 void rf_rewards_close(rf_rewards *rewards);
 
 /* The components in the order of the options: "gsm8k", "format", "command". If replies of the
- * program have "rewards", further components have their names, as "command.style". These components
- * follow in the order in which they first occur. These further components add nothing to the total
- * (weight 0). */
+ * program have the field "rewards", each of its names is a further component, as "command.style".
+ * These components follow in the order in which they first occur. These further components add
+ * nothing to the total (weight 0). */
 int rf_rewards_count(const rf_rewards *rewards);
 const char *rf_rewards_name(const rf_rewards *rewards, int component);
 double rf_rewards_weight(const rf_rewards *rewards, int component);

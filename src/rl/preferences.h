@@ -9,8 +9,8 @@
 
 /* Means over pairs. The reward of an answer is the number that the loss compares. The reward in DPO
  * is beta x the sum over tokens of the log-probability minus the reference's log-probability. The
- * reward in IPO is beta x the mean over tokens of the same difference. The reward in SimPO is beta
- * x the mean log-probability. */
+ * reward in IPO is beta x the mean over tokens of the log-probability minus the reference's
+ * log-probability. The reward in SimPO is beta x the mean log-probability. */
 typedef struct rf_preference {
   int64_t pairs;
   double loss, accuracy;                         /* accuracy: fraction of pairs with a margin above 0 */
@@ -37,8 +37,8 @@ rf_status rf_preferences_open(const rf_train_settings *settings, rf_preferences 
                               rf_error *error);
 /* Call this function before the first step. If training changes the reference model, computes the
  * references of the pairs that the run needs up to `steps`, and of `val_rows` pairs for validation.
- * If `each` ends the computation, *all is false. RAFTER_INTERRUPTED as for rf_trainer_step. In both
- * cases, a checkpoint stores the references that are already known. */
+ * If `each` ends the computation, *all is false. RAFTER_INTERRUPTED as for rf_trainer_step. After
+ * an interruption, a checkpoint stores the references that are already known. */
 rf_status rf_preferences_begin(rf_preferences *preferences, int64_t steps, int64_t val_rows,
                                rf_references_each *each, void *self, bool *all, rf_error *error);
 /* Lists the plans of the run: training, validation, reference. Returns their number. */

@@ -52,7 +52,7 @@ typedef struct rf_program_job {
   rf_build_options build;
   rf_remat remat;
   const rf_machine *machine;
-  int64_t room_bytes; /* device memory that this program may use */
+  int64_t room_bytes; /* device memory that the JAX program may use */
   rf_program_options program;
 } rf_program_job;
 

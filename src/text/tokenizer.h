@@ -181,8 +181,8 @@ rf_decoder_room(const rf_tokenizer *tokenizer); /* maximum number of bytes that 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer);
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer); /* all ids are smaller than this number */
 /* Returns the total bytes of the pieces that are merged by score (SentencePiece). Opening a
- * vocabulary spends most of its time on these pieces. 0: the file lists merges, or has no
- * merges. */
+ * vocabulary spends most of its time on pieces that are merged by score. 0: the file lists merges,
+ * or has no merges. */
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 /* Returns the size of the tokenizer.json in bytes. 0: the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
