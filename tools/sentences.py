@@ -18,6 +18,8 @@ import sys
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*|\'(?:\\.|[^\'\\\n])*\'', re.S)
 RUN = re.compile(r"<!-- run: .*?<!-- /run -->|```.*?```|<!--.*?-->", re.S)
 END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(\[])")
+# Messages that are text for other programs: gnuplot, SQLite, Jansson's formats.
+CODE = re.compile(r"^(set|plot|SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER) |\{s[:?]|\bs:[a-zA-Z{\[]")
 WORDS = 5  # shorter texts are labels
 
 
@@ -27,7 +29,8 @@ def tidy(text):
 
 def of_comment(token):
     body = token[2:-2] if token.startswith("/*") else token[2:]
-    return tidy(re.sub(r"^\s*(\*|//)(?!\*)", "", body, flags=re.M)).strip("-= ")
+    text = tidy(re.sub(r"^\s*(\*|//)(?!\*)", "", body, flags=re.M))
+    return re.sub(r"^[-=]{2,}(?=\s)|(?<=\s)[-=]{2,}$", "", text).strip()
 
 
 def joined_lines(tokens):
@@ -77,6 +80,8 @@ def all_sentences():
 
 
 def readable(kind, sentence):
+    if kind == "message" and CODE.search(sentence):
+        return False
     words = [w for w in sentence.split() if re.fullmatch(r"[\"'(`]*[A-Za-z][A-Za-z'-]+[\"')`.,:;?!]*", w)]
     return len(words) >= WORDS and len(words) * 2 >= len(sentence.split()) and not sentence.startswith("<")
 
