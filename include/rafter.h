@@ -6,7 +6,7 @@
  *   `rafter_trainer`: a training run, step by step.
  *   `rafter_generator`: answers to many requests at once, step by step.
  *   `rafter_scorer`: log-probabilities of given texts.
- *   `rafter_tokenizer`: text to token ids and back, and conversations to ids.
+ *   `rafter_tokenizer`: converts text to token ids and back, and conversations to ids.
  *
  * Errors. A call that can fail returns a status. If the status is not RAFTER_OK, the call fills the
  * caller's error (which may be NULL). A call writes its out-parameters only on success. A call that
@@ -33,7 +33,8 @@
  * Side effects. Apart from the abort above, the library never exits, prints or handles signals. It
  * writes files to the paths of the options out, output and trace. Training makes token shards from
  * text files. If the option out is not set, training writes these shards to runs/, and rafter_run()
- * writes the run's folder to runs/. The history of runs: see rafter_sink.history. */
+ * writes the run's folder to runs/. The field rafter_sink.history says when a command writes the
+ * history of runs. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -51,7 +52,7 @@ extern "C" {
 #define RAFTER_VERSION_MAJOR 0
 #define RAFTER_VERSION_MINOR 1
 #define RAFTER_VERSION_PATCH 0
-#define RAFTER_VERSION "0.1.0" /* version of this header; rafter_version() is that of the library */
+#define RAFTER_VERSION "0.1.0" /* version of this header; rafter_version() returns the library's */
 
 /* The result of a call; the numbers are also the exit statuses of the program `rafter`. */
 typedef enum rafter_status {
@@ -83,21 +84,21 @@ void rafter_ids_free(int32_t *ids);
  * "max-seconds". The argument MODEL of a command is the option "model". */
 typedef struct rafter_job rafter_job;
 
-/* Makes a job. Every option has its default. RAFTER_INVALID: unknown command. */
+/* Makes a job, in which every option has its default value. RAFTER_INVALID: unknown command. */
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error);
 void rafter_job_free(rafter_job *job);
 /* Sets one option from its text form ("16GiB", "4k", "bf16"). RAFTER_INVALID: the name is unknown,
  * or the value is wrong or out of range. */
 rafter_status rafter_job_set(rafter_job *job, const char *name, const char *value, rafter_error *error);
 /* Sets options from the arguments of a command line. argv[0] is the first argument after the
- * command. RAFTER_INVALID: as for rafter_job_set. */
+ * command. RAFTER_INVALID: the same errors as rafter_job_set. */
 rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error);
-/* Gets one option in its text form; "" if unset. RAFTER_INVALID: unknown name. */
+/* Gets the text of one option, or "" if the option is unset. RAFTER_INVALID: unknown name. */
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error);
 /* Gets all resolved options as one JSON object, in the form of run.json. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
 /* Gets the help of a command, or of the program if `command` is NULL. `form` is "text", "all" (with
- * all options), "man" or "completion" (for bash; "completion:zsh", "completion:fish"). "text:80"
+ * all options), "man", "completion" (for bash), "completion:zsh" or "completion:fish". "text:80"
  * sets the width in columns. */
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error);
 
@@ -105,9 +106,9 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
 typedef struct rafter_plan rafter_plan;
 
 /* Makes a plan for a job of command plan, train, generate or bench. Allocates no tensor. If the
- * plan does not fit the memory, it is returned with fits = false. With the option "fit", the
- * smallest plan is returned if no plan fits. RAFTER_INVALID: shapes or options that cannot be
- * combined. */
+ * plan does not fit the memory, the call still returns the plan, with fits = false. With the option
+ * "fit", the call returns the smallest plan if no plan fits. RAFTER_INVALID: shapes or options that
+ * cannot be combined. */
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error);
 void rafter_plan_free(rafter_plan *plan);
 /* Gets the plan as the JSON of `rafter plan --json` (docs/formats.md), or as text. */
@@ -121,9 +122,9 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
 /* ---- training, step by step ------------------------------------------------------------------ */
 typedef struct rafter_trainer rafter_trainer;
 
-/* Results of one optimizer step. `loss` is in nats per token, the mean over all labels in the loss.
- * With --loss dpo, ipo or simpo it is the mean over pairs, and `accuracy` is the fraction of pairs
- * whose chosen answer has the higher reward. */
+/* Results of one optimizer step. `loss` is the mean over all labels in the loss, in nats per token.
+ * With --loss dpo, ipo or simpo, `loss` is the mean over pairs, and `accuracy` is the fraction of
+ * pairs whose chosen answer has the higher reward. */
 typedef struct rafter_step {
   size_t size;
   int64_t step;                      /* number of the step, from 1 */
@@ -138,11 +139,11 @@ typedef struct rafter_step {
   double epoch;        /* passes over the data so far; 0 for random data */
 } rafter_step;
 
-/* Plans the job, maps its arena, opens its data and sets the weights. The weights are random, from
- * the model's files, or from a checkpoint. RAFTER_NO_FIT: the plan does not fit, and nothing was
- * allocated. RAFTER_FAILED: the data or a checkpoint cannot be read, or memory is short. */
+/* Plans the job, maps its arena, opens its data and sets the weights. The weights are random, or
+ * come from the model's files or a checkpoint. RAFTER_NO_FIT: the plan does not fit, and nothing
+ * was allocated. RAFTER_FAILED: the data or a checkpoint cannot be read, or memory is short. */
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error);
-/* Gets the number of finished steps, and the number of all steps of the run. */
+/* Gets the number of finished steps (`done`) and the number of all steps of the run (`of`). */
 void rafter_trainer_progress(const rafter_trainer *trainer, int64_t *done, int64_t *of);
 /* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: the data cannot be
  * read, or a number is not finite (then the message names the op). */
@@ -151,8 +152,8 @@ rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, ra
  * RAFTER_INVALID: the data has no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
-/* Writes a checkpoint folder. It is complete when it contains the file DONE. RAFTER_FAILED: an I/O
- * error. Then the incomplete folder is removed. */
+/* Writes a checkpoint folder. The folder is complete when it contains the file DONE. RAFTER_FAILED:
+ * an I/O error. After such an error, the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
 /* `arena_bytes`: size of the arena, which equals the plan's peak. `outside_bytes`: resident memory
  * of this process outside the arena. */
@@ -168,16 +169,17 @@ typedef struct rafter_tokenizer rafter_tokenizer;
 
 /* Opens a model to answer requests, from a job of command "generate" or "serve". The option batch
  * is the number of answers generated at once (unset: 8). The option seq is the context in tokens
- * (unset: 4096, or the model's limit). Options for prompts are ignored, and those for sampling are
- * only for rafter_generator_sampling(). RAFTER_NO_FIT: the plan does not fit, and nothing was
- * allocated. RAFTER_FAILED: a file cannot be read, or memory is short. */
+ * (unset: 4096, or the model's limit). Options for prompts are ignored. Only
+ * rafter_generator_sampling() uses the options for sampling. RAFTER_NO_FIT: the plan does not fit,
+ * and nothing was allocated. RAFTER_FAILED: a file cannot be read, or memory is short. */
 rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator, rafter_error *error);
 void rafter_generator_close(rafter_generator *generator);
-/* The generator's tokenizer, valid as long as the generator. NULL: the model has no tokenizer. */
+/* Returns the generator's tokenizer, or NULL if the model has none. The pointer is valid until the
+ * generator is closed. */
 const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *generator);
 
 /* The form that the text of an answer must have. An answer that ends with RAFTER_FINISH_STOP has
- * this form, unless a stop text has cut it. */
+ * this form, unless a stop text has cut the answer. */
 typedef struct rafter_constraint rafter_constraint;
 
 typedef enum rafter_form {
@@ -188,42 +190,43 @@ typedef enum rafter_form {
   RAFTER_FORM_PARTS = 4,       /* parts one after the other; see below */
 } rafter_form;
 
-/* RAFTER_FORM_PARTS is the JSON of a part. A part is a text, as it is; a list of parts, one
- * after the other; or an object with one of these names:
- *   "schema": the JSON values of a schema, whose references name parts of this schema
+/* RAFTER_FORM_PARTS is the JSON of a part. A part is a literal text, a list of parts in order, or
+ * an object with one of these names:
+ *   "schema": the JSON values of a schema; each "$ref" names a part of the same schema
  *   "regex": the texts that a regular expression matches
- *   "any": a list of parts, of which the text has one
- *   "repeat": a part that occurs once or more, with the text of "between" in between */
+ *   "any": a list of parts; the text has exactly one of these parts
+ *   "repeat": a part that occurs at least once; the text of "between" separates the occurrences */
 
 /* Makes a constraint, or finds an equal one that was made before. `text` is the schema, the
- * expression or the list in UTF-8, and is not used for RAFTER_FORM_JSON_OBJECT. docs/serve.md lists
- * the supported keywords. Any number of threads may call this function, also while another thread
- * runs a step. RAFTER_INVALID: the text is wrong, has an unsupported part (which the error names),
- * or exceeds a limit; or the model has no tokenizer or no end-of-text token. */
+ * expression or the list, in UTF-8. RAFTER_FORM_JSON_OBJECT does not use `text`. docs/serve.md
+ * lists the supported keywords. Any number of threads may call this function, also while another
+ * thread runs a step. RAFTER_INVALID: the text is wrong, has an unsupported part (the error names
+ * the part), or exceeds a limit; or the model has no tokenizer or no end-of-text token. */
 rafter_status rafter_constraint_open(const rafter_generator *generator, rafter_form form, const char *text,
                                      size_t bytes, rafter_constraint **constraint, rafter_error *error);
-/* Requests that were submitted keep what they need. Close all constraints before the generator. */
+/* Submitted requests stay valid after their constraint is closed. Close all constraints before the
+ * generator. */
 void rafter_constraint_close(rafter_constraint *constraint);
 
-/* A LoRA adapter in the files of Hugging Face's PEFT, read and checked. A generator whose job has
- * the option adapter-slots can have several adapters, and each request chooses one. Other requests
- * get the same answers as without adapters. */
+/* A LoRA adapter that was read from files of Hugging Face's PEFT and checked. A generator whose job
+ * has the option adapter-slots can have several adapters, and each request chooses one. A request
+ * without an adapter gets the same answer as from a generator without adapters. */
 typedef struct rafter_adapter rafter_adapter;
 
 /* Reads the adapter in `folder`, or in the newest checkpoint of a run. Any number of threads may
  * call this function, also while another thread runs a step. RAFTER_INVALID: the generator has no
- * slots. RAFTER_FAILED: the folder has no adapter, or one that does not fit the model or the slots.
- */
+ * slots. RAFTER_FAILED: the folder has no adapter, or its adapter does not fit the model or the
+ * slots. */
 rafter_status rafter_adapter_open(const rafter_generator *generator, const char *folder,
                                   rafter_adapter **adapter, rafter_error *error);
 void rafter_adapter_close(rafter_adapter *adapter);
-/* Copies an adapter into a free slot, between two steps. *id is for requests, and above 0. No later
- * adapter of the generator gets the same id. The adapter may be closed afterwards. RAFTER_NO_FIT:
- * no slot is free. On failure, the loaded adapters stay as they were. */
+/* Copies an adapter into a free slot, between two steps. Requests name the adapter by *id, which is
+ * above 0. No later adapter of the generator gets the same id. The handle `adapter` may be closed
+ * afterwards. RAFTER_NO_FIT: no slot is free. On failure, the loaded adapters stay as they were. */
 rafter_status rafter_generator_load_adapter(rafter_generator *generator, const rafter_adapter *adapter,
                                             int64_t *id, rafter_error *error);
-/* Later requests cannot use the adapter. Requests that were submitted before finish with it, and
- * then its slot is free. RAFTER_INVALID: no adapter with this id is loaded. */
+/* Unloads an adapter, so that later requests cannot use it. Earlier requests finish with the
+ * adapter, and then its slot is free. RAFTER_INVALID: no adapter with this id is loaded. */
 rafter_status rafter_generator_unload_adapter(rafter_generator *generator, int64_t id, rafter_error *error);
 
 typedef struct rafter_logit_bias {
@@ -231,7 +234,8 @@ typedef struct rafter_logit_bias {
   float bias; /* added to the logit; -INFINITY excludes the token */
 } rafter_logit_bias;
 
-/* One prompt with its sampling settings. Everything is copied except what `owner` points to. */
+/* One prompt with its sampling settings. The call copies all inputs, except the data that `owner`
+ * points to. */
 typedef struct rafter_request {
   size_t size;
   const int32_t *tokens; /* (count) the prompt */
@@ -247,23 +251,24 @@ typedef struct rafter_request {
   int64_t min_tokens;            /* minimum tokens before an end-of-text token is allowed */
   const rafter_logit_bias *bias; /* (bias_count) */
   int64_t bias_count;
-  const char *const *stop; /* (stop_count) texts that end an answer and are not part of it */
+  const char *const *stop; /* (stop_count) texts that end an answer and are removed from it */
   int32_t stop_count;
   int32_t top_logprobs; /* number of likeliest tokens to report with each token, 0 to 32 */
-  bool ignore_eos;      /* exclude the model's end-of-text tokens; if false, they end an answer */
+  bool ignore_eos;      /* true: exclude end-of-text tokens; false: an end-of-text token ends an answer */
   bool keep;            /* keep the answer cached for the next turn of its conversation */
   void *owner;          /* the caller's pointer, returned with every event */
-  /* The form of the answer; NULL: any. An end-of-text token is allowed where the text may end. It
-   * is also allowed if nothing else may follow, even with ignore_eos or before min_tokens. */
+  /* Form of the answer. NULL: any form. An end-of-text token is allowed where the text may end. If
+   * no other token may follow, an end-of-text token is allowed even with ignore_eos or before
+   * min_tokens. */
   const rafter_constraint *constraint;
   int64_t adapter; /* id from rafter_generator_load_adapter; 0: the model without an adapter */
-  bool specials;   /* the text of the answers has the names of special tokens */
-  /* Log-probabilities of the prompt. The steps write row t for token t given the tokens before it;
-   * row 0 is not written. The rows are complete with the first event of answer 0. The caller keeps
-   * the arrays until the last event. If `prompt_logprobs` is NULL, they are not computed. */
+  bool specials;   /* print the names of special tokens in the text of the answers */
+  /* Log-probabilities of the prompt. Row t is for token t, given the tokens before it. Row 0 is not
+   * written. All rows are complete when the first event of answer 0 arrives. The caller must keep
+   * the arrays until the last event. If `prompt_logprobs` is NULL, no step writes these arrays. */
   float *prompt_logprobs;
-  int32_t *prompt_ranks;      /* (count) number of tokens that are as likely or likelier */
-  int32_t prompt_top;         /* number of likeliest tokens of a row, 0 to 32 */
+  int32_t *prompt_ranks;      /* (count) number of tokens with at least this token's probability */
+  int32_t prompt_top;         /* number of likeliest tokens to report in a row, 0 to 32 */
   int32_t *prompt_top_ids;    /* (count, prompt_top) likeliest first */
   float *prompt_top_logprobs; /* (count, prompt_top) */
 } rafter_request;
@@ -286,7 +291,7 @@ typedef struct rafter_event {
   int64_t index; /* position of the token in its answer, from 0; -1: no token */
   void *owner;
   /* New text of the answer: text_bytes bytes of complete characters, then a NUL. Text that may
-   * begin a stop text comes with a later event. Without a tokenizer, "". */
+   * begin a stop text comes with a later event. "" if the model has no tokenizer. */
   const char *text;
   size_t text_bytes;
   float logprob;             /* natural log of the token's probability in the full softmax */
@@ -316,9 +321,9 @@ bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
 /* Bytes of the generator's arena. This number is the predicted peak memory of the plan. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
-/* Sets the sampling numbers of a request (temperature to presence_penalty) to the job's options. If
- * an option is not given, its number comes from the model's generation_config.json. RAFTER_INVALID:
- * the request's field `size` is not set. */
+/* Sets the sampling fields of a request, from top_k to presence_penalty, to the job's options. If
+ * an option is not given, the field gets the number of the model's generation_config.json.
+ * RAFTER_INVALID: the request's field `size` is not set. */
 rafter_status rafter_generator_sampling(const rafter_generator *generator, rafter_request *request,
                                         rafter_error *error);
 
@@ -328,26 +333,26 @@ typedef struct rafter_counts {
   int64_t context;          /* maximum tokens of a prompt and its answer */
   int64_t vocab;            /* every token id is below this number */
   int32_t slots;            /* number of answers generated at once */
-  int32_t running, waiting; /* answers that are being generated, or that wait for a slot */
+  int32_t running, waiting; /* answers in generation, and answers that wait for a slot */
   /* Bytes of the KV cache, and of the pages that running answers hold. Other pages may keep prompts
    * for later requests. */
   int64_t kv_bytes, kv_used_bytes;
   int64_t passes;                       /* forward passes */
-  int64_t prompt_tokens, reused_tokens; /* prompt tokens, and those that were found in the cache */
-  int64_t answers, tokens;              /* answers that have begun, and their tokens */
-  /* Measured seconds of all passes, their predicted seconds, and their seconds at the machine's
-   * peak rates. */
+  int64_t prompt_tokens, reused_tokens; /* prompt tokens, and prompt tokens found in the cache */
+  int64_t answers, tokens;              /* answers that have begun, and tokens of answers */
+  /* Seconds of all passes: measured, predicted, and at the machine's peak rates. */
   double seconds, predicted_seconds, limit_seconds;
-  /* Constraints that were made, those that were found again, and seconds to make them. */
+  /* Constraints made, constraints found again, and seconds to make constraints. */
   int64_t constraints, constraints_found;
   double constraint_seconds;
-  int64_t masks, masks_found;      /* token masks of constrained answers, and those that were in memory */
-  double mask_seconds;             /* time of all masks; it is not part of `seconds` */
-  int32_t adapter_slots, adapters; /* adapters that fit, and those that requests can use */
+  int64_t masks, masks_found;      /* token masks of constrained answers, and masks found in memory */
+  double mask_seconds;             /* time of all masks; `seconds` does not include this time */
+  int32_t adapter_slots, adapters; /* adapters that fit, and adapters that are loaded */
   /* Tokens for which the KV cache has memory, and cached tokens of running answers. */
   int64_t kv_tokens, kv_live_tokens;
 } rafter_counts;
-/* Gets the counts. Takes as long as planning a few steps, so do not call it after every step. */
+/* Gets the counts. This call takes the time of planning a few steps, so do not call it after every
+ * step. */
 rafter_status rafter_generator_counts(const rafter_generator *generator, rafter_counts *counts,
                                       rafter_error *error);
 
@@ -387,17 +392,17 @@ void rafter_tokenizer_close(rafter_tokenizer *tokenizer);
 /* Size of the vocabulary. Every id is below this number. */
 int64_t rafter_tokenizer_vocab(const rafter_tokenizer *tokenizer);
 /* Gets the token ids of a text. If `special` is true, adds the tokenizer's begin and end tokens.
- * The text of a special token, such as "</s>", then becomes the id of this token. If `special` is
- * false, the whole text is plain text. */
+ * With `special`, the text of a special token, such as "</s>", becomes the id of this token. If
+ * `special` is false, the whole text is plain text. */
 rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const char *text, size_t bytes,
                                       bool special, int32_t **ids, int64_t *count, rafter_error *error);
 /* Gets the text of token ids, with a NUL at the end. Special tokens are left out. RAFTER_INVALID:
  * an id is out of range. */
 rafter_status rafter_tokenizer_decode(const rafter_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                       char **text, size_t *bytes, rafter_error *error);
-/* Gets the bytes that one id adds to a text, which may be part of a character. A special token
- * gives its name. The bytes are valid as long as the tokenizer. RAFTER_INVALID: the id is out of
- * range. */
+/* Gets the bytes that one id adds to a text. The bytes may be a part of a character. For a special
+ * token, gets its name. The bytes are valid until the tokenizer is closed. RAFTER_INVALID: the id
+ * is out of range. */
 rafter_status rafter_tokenizer_piece(const rafter_tokenizer *tokenizer, int32_t id, const char **text,
                                      size_t *bytes, rafter_error *error);
 /* True if the tokenizer has a chat template for rafter_tokenizer_chat. */
@@ -408,16 +413,17 @@ bool rafter_tokenizer_chats(const rafter_tokenizer *tokenizer);
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const char *messages,
                                     bool opens_answer, int32_t **ids, int64_t *count, rafter_error *error);
 
-/* The model's chat template; NULL: none. Valid as long as the tokenizer. */
+/* Returns the model's chat template, or NULL if the model has none. The text is valid until the
+ * tokenizer is closed. */
 const char *rafter_tokenizer_template(const rafter_tokenizer *tokenizer);
 
 /* A conversation with tools. The texts are JSON. */
 typedef struct rafter_conversation {
   size_t size;
-  const char *messages;  /* list of objects, which the template gets as they are */
+  const char *messages;  /* list of objects, which the template gets unchanged */
   const char *tools;     /* list of tools; NULL: none */
   const char *variables; /* object with further variables of the template; NULL: none */
-  const char *begin;     /* text with which the assistant's turn begins, not JSON; NULL: none */
+  const char *begin;     /* plain text that begins the assistant's turn; NULL: none */
   bool opens_answer;     /* add the beginning of the assistant's turn */
 } rafter_conversation;
 /* Gets the token ids of a conversation in the model's chat template. RAFTER_INVALID: a text is not
@@ -444,29 +450,29 @@ typedef struct rafter_sink {
    * NULL at the end of input. During a chat, a non-zero *stop ends only the current answer. After
    * that, this function must set *stop to 0. */
   char *(*line)(void *self, const char *prompt);
-  void (*note)(void *self, const char *text); /* messages that are not results; if NULL, `text` gets them */
+  void (*note)(void *self, const char *text); /* messages other than results; if NULL, `text` gets them */
   /* true: keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. false:
    * keep the history only if RAFTER_RUNS is set and not empty. */
   bool history;
-  /* Reads the prompt of a job that names none, or whose prompt is "-" (`asked`). Returns the text
-   * with a zero byte at its end, malloc'ed, and sets *bytes. NULL: no input. A text of more than
-   * `most` bytes may be cut after that many bytes: the command refuses such a text. If this
-   * function is NULL, there is no input. */
+  /* Reads the prompt of a job without a prompt, or of a job whose prompt is "-" (then `asked` is
+   * true). Returns the text with a zero byte at its end, malloc'ed, and sets *bytes. NULL: no
+   * input. The function may stop reading after more than `most` bytes, because the command refuses
+   * a text of this length. If this function is NULL, there is no input. */
   char *(*input)(void *self, bool asked, size_t most, size_t *bytes);
 } rafter_sink;
 
 /* Runs a job's command in the same way as the program `rafter` does. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
-/* Number of this process among those that a launcher of MPI (mpirun, srun) started for the job:
- * each is one chip of --mesh, and rank 0 speaks for all. 0: the job runs in this process alone.
- * Without a job (NULL), the number that the launcher gives. */
+/* Returns the MPI rank of this process in the job. A launcher of MPI (mpirun, srun) starts one
+ * process for each chip of --mesh. Only rank 0 prints results. Returns 0 if the job runs in this
+ * process alone. If `job` is NULL, returns the rank that the launcher gives. */
 int rafter_rank(const rafter_job *job);
 
 /* For a handler of SIGBUS, which the library does not install. If another program shortens a model
  * file while the library reads the file, the missing bytes raise SIGBUS at an address inside the
  * file (siginfo_t.si_addr). For such an address, removes the incomplete files that this process
- * writes, and returns the path of the model file; the process must then end. For any other address,
+ * writes, and returns the path of the model file. The process must then end. For any other address,
  * returns NULL. Async-signal-safe. */
 const char *rafter_file_changed(const void *address);
 

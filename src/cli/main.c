@@ -19,14 +19,15 @@
 #include "signals.h"
 #include "terminal.h"
 
-/* If mpirun started several processes, the first one speaks. If it has the same error, it ends
- * while the others wait here, and mpirun ends them: with a signal first, which ends the wait. */
+/* If mpirun started several processes, rank 0 prints its error first. Other ranks sleep here. If
+ * rank 0 had the same error and ended, mpirun sends the sleeping ranks a signal, and they end
+ * silently. */
 static bool speaks(const rafter_error *error) {
   enum { SECONDS = 2 };
   int rank = rafter_rank(NULL);
   if (rank == 0) return true;
   if (error->status == RAFTER_INTERRUPTED) return false;
-  if (sleep(SECONDS) > 0) _exit((int)error->status); /* not exit(): it would ask mpirun to end the job */
+  if (sleep(SECONDS) > 0) _exit((int)error->status); /* exit() would ask mpirun to end the job */
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   fprintf(stderr, "rank %d on %s: ", rank, host);
@@ -46,13 +47,13 @@ static int say_error(const rafter_error *error, bool verbose) {
   return (int)error->status;
 }
 
-/* True if the reader closed the pipe, as `| head` does. This is not a failure. */
+/* True if the reader closed the pipe, as `| head` does. A closed pipe is not a failure. */
 static bool reader_is_gone(void) {
   struct pollfd out = {.fd = STDOUT_FILENO};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Writes buffered output. Without it, a full disk would not be an error. */
+/* Writes buffered output. Without this call, nobody would notice a full disk. */
 static rafter_status finish_output(rafter_error *error) {
   if (!(fflush(stdout) || ferror(stdout)) || reader_is_gone()) return RAFTER_OK;
   snprintf(error->message, sizeof error->message, "cannot write the output");
@@ -109,11 +110,11 @@ static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
   setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us of spinning, longer than the time between two ops */
   setenv("KMP_BLOCKTIME", "1", 1);      /* milliseconds */
-  execv("/proc/self/exe", argv);        /* if the restart fails, continue without it */
+  execv("/proc/self/exe", argv);        /* if the restart fails, the program continues */
 }
 
-/* Some functions have large buffers on the stack, and each thread gets a stack of the limit's size
- * (`ulimit -s`) at the start of the process. So the program raises a small limit and restarts
+/* Some functions have large buffers on the stack. The limit of the stack (`ulimit -s`) at the start
+ * of the process is the stack size of each thread. So the program raises a small limit and restarts
  * itself. Returns false, with an error, if the limit cannot be raised far enough. */
 static bool enough_stack(char **argv, rafter_error *error) {
   enum { WANTED = 8 << 20, NEEDED = 512 << 10 };
@@ -130,7 +131,7 @@ static bool enough_stack(char **argv, rafter_error *error) {
   }
   if (raised == stack.rlim_cur) return true;
   stack.rlim_cur = raised;
-  if (!setrlimit(RLIMIT_STACK, &stack)) execv("/proc/self/exe", argv); /* without it, continue */
+  if (!setrlimit(RLIMIT_STACK, &stack)) execv("/proc/self/exe", argv); /* on failure, continue */
   return true;
 }
 
@@ -143,7 +144,7 @@ static bool may_just_end(const char *command) {
 }
 
 /* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of plans.
- * The kernel would have to clear every page that was given back. */
+ * If the heap gave pages back, the kernel would clear each page again before its next use. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -153,7 +154,7 @@ static void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
-  free(heap); /* the heap keeps these pages, which no program has written yet */
+  free(heap); /* the heap keeps these pages, which were never written */
 #endif
 }
 
@@ -186,7 +187,7 @@ int main(int argc, char **argv) {
     /* If SIGPIPE and SIGXFSZ are ignored, write() fails, and its error names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    static terminal t; /* static: show_life may outlive main */
+    static terminal t; /* static, because the thread show_life may outlive main */
     t = (terminal){.json = option_is_on(job, "json"),
                    .quiet = option_is_on(job, "quiet") || rafter_rank(job) > 0,
                    .is_terminal = isatty(2),

@@ -39,7 +39,7 @@ static void put_line(const char *const *parts) {
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
   (void)context;
   const char *path = rafter_file_changed(info->si_addr);
-  if (!path) { /* a fault of another kind: the instruction runs again, and ends the program */
+  if (!path) { /* for another kind of fault, the instruction runs again and ends the program */
     signal(signal_number, SIG_DFL);
     return;
   }

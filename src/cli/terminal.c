@@ -12,8 +12,8 @@
 
 #include "signals.h"
 
-/* Bytes of the character at `at`, if it is a C0 or C1 control character other than tab and newline,
- * or changes the direction of text. Otherwise 0. */
+/* Returns the bytes of the character at `at`, if this is a C0 or C1 control character other than
+ * tab and newline, or a character that changes the direction of text. Otherwise returns 0. */
 static size_t control_bytes(const unsigned char *at) {
   if ((*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7f) return 1;
   if (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) return 2;
@@ -52,7 +52,8 @@ static void clear_bar(terminal *t) {
   t->bar_is_up = false;
 }
 
-/* Text may hold names from files. JSON and answers are data, which is printed as it is. */
+/* Text may hold names from files, so control characters are replaced. JSON and answers are data,
+ * which is printed unchanged. */
 static void put(terminal *t, FILE *file, const char *text, bool json) {
   pthread_mutex_lock(&t->lock);
   clear_bar(t);
@@ -79,7 +80,8 @@ static void put_json(void *self, const char *line) {
   if (t->json) put(t, stdout, line, true);
 }
 
-/* Draws the progress line at a terminal. Elsewhere, show_life prints the line from time to time. */
+/* Draws the progress line at a terminal. If stderr is not a terminal, show_life prints the line
+ * from time to time. */
 void put_bar(void *self, const char *line) {
   terminal *t = self;
   if (t->quiet) return;
@@ -99,8 +101,8 @@ void put_bar(void *self, const char *line) {
   pthread_mutex_unlock(&t->lock);
 }
 
-/* A thread for output that is not a terminal. If nothing was printed for nearly ten seconds, it
- * prints the progress line, so that people see that the command still runs. */
+/* A thread for output that is not a terminal. If nothing was printed for nearly ten seconds, the
+ * thread prints the progress line, so that people see that the command still runs. */
 static void *show_life(void *self) {
   terminal *t = self;
   for (;;) {
@@ -116,7 +118,7 @@ static void *show_life(void *self) {
   return NULL;
 }
 
-/* The thread takes no signals. */
+/* The new thread blocks all signals, so that other threads handle them. */
 void start_showing_life(terminal *t) {
   pthread_t thread;
   pthread_attr_t small;
@@ -132,8 +134,8 @@ void start_showing_life(terminal *t) {
   pthread_attr_destroy(&small);
 }
 
-/* Reads a line from a pipe or a file. Returns NULL at its end, and soon after SIGTERM or SIGHUP. A
- * read with poll sees every signal, also one that another thread received. */
+/* Reads a line from a pipe or a file. Returns NULL at the end of the input, and soon after SIGTERM
+ * or SIGHUP. poll has a timeout, so the loop also sees a signal that another thread received. */
 static char *read_line(terminal *t) {
   enum { LOOK_MS = 200, BLOCK = 1 << 16 };
   struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -165,7 +167,7 @@ static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
   put_bar(t, "");
   if (__atomic_load_n(&end_asked, __ATOMIC_RELAXED)) return NULL;
-  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal only ended an answer */
+  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal ended only an answer, not the chat */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends this process */
     __atomic_store_n(&at_prompt, 1, __ATOMIC_RELAXED);
@@ -182,8 +184,8 @@ static char *ask_line(void *self, const char *prompt) {
   return line;
 }
 
-/* Reads standard input as a prompt. A terminal is read only if the user asked for it. A signal ends
- * the program meanwhile, because there is nothing to save. */
+/* Reads standard input as a prompt. Reads from a terminal only if the user asked for this. During
+ * the read, a signal ends the program, because there is nothing to save. */
 static char *read_input(void *self, bool asked, size_t most, size_t *bytes) {
   size_t capacity = 1 << 12, got = 1;
   char *text = NULL;
