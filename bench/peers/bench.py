@@ -322,10 +322,11 @@ def ceilings_text(r):
 
 def table(result):
     lines = [f"# {result['cpu']}, {result['date']}", "",
-             f"{result['threads']} threads, {result['isa']}. Every rate is the median [minimum..maximum] of n repetitions, in",
-             "tokens per second. The processes took turns. Ceilings are medians of all bursts of the row.",
-             "Planned: what `rafter plan` predicts on this machine, as calibrated before. Causal: % of ceiling,",
-             "with only the scores that the mask leaves.", "",
+             f"The runs had {result['threads']} threads and the instruction set {result['isa']}. Every rate is the median",
+             "[minimum..maximum] of n repetitions, in tokens per second. The processes took turns. Ceilings are",
+             "medians of all bursts of the row. The column *planned* has the rate that `rafter plan` predicts from",
+             "the calibration of this machine. The number in brackets after *% of ceiling* counts only the",
+             "attention scores that the causal mask allows.", "",
              "| work | rafter | % of ceiling (causal) | planned | peers: rate, ratio | bar | met |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for r in result["rows"]:
         if "ours" not in r:
@@ -343,7 +344,7 @@ def table(result):
                      f"{number(r['planned'])} ({100 * r['plan_error']:+.0f} %) | {peers} | {bar_text(r['bar'])} | {'yes' if r['met'] else '' if r['met'] is None else 'no'} |")
     errors = [abs(r["plan_error"]) for r in result["rows"] if "plan_error" in r]
     if errors:
-        lines += ["", f"Planned against measured: median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %, {len(errors)} rows."]
+        lines += ["", f"The planned rates have a median error of {100 * statistics.median(errors):.1f} % and a largest error of {100 * max(errors):.1f} %, over {len(errors)} rows."]
     return "\n".join(lines) + "\n"
 
 
