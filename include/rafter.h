@@ -30,11 +30,11 @@
  * caller does all locking. The option `threads` is the number of threads that a call computes with.
  * Only one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Apart from the abort above, the library never exits, prints or handles signals. It
- * writes files to the paths of the options out, output and trace. Training makes token shards from
- * text files. If the option out is not set, training writes these shards to runs/, and rafter_run()
- * writes the run's folder to runs/. The field rafter_sink.history says when a command writes the
- * history of runs. */
+ * Side effects. Apart from the abort above, the library never exits, prints or handles signals. The
+ * library writes files to the paths of the options out, output and trace. Training makes token
+ * shards from text files. If the option out is not set, training writes these shards to runs/, and
+ * rafter_run() writes the run's folder to runs/. The field rafter_sink.history says when a command
+ * writes the history of runs. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -192,13 +192,13 @@ typedef enum rafter_form {
 
 /* RAFTER_FORM_PARTS is the JSON of a part. A part is a literal text, a list of parts in order, or
  * an object with one of these names:
- *   "schema": the JSON values of a schema; each "$ref" names a part of the same schema
- *   "regex": the texts that a regular expression matches
- *   "any": a list of parts; the text has exactly one of these parts
- *   "repeat": a part that occurs at least once; the text of "between" separates the occurrences */
+ *   "schema": the JSON values of a schema. Each "$ref" names a part of the same schema.
+ *   "regex": the texts that a regular expression matches.
+ *   "any": a list of parts. The text has exactly one of these parts.
+ *   "repeat": a part that occurs at least once. The text of "between" separates the occurrences. */
 
-/* Makes a constraint, or finds an equal one that was made before. `text` is the schema, the
- * expression or the list, in UTF-8. RAFTER_FORM_JSON_OBJECT does not use `text`. docs/serve.md
+/* Makes a constraint, or returns an equal constraint that was made before. `text` is the schema,
+ * the expression or the list, in UTF-8. RAFTER_FORM_JSON_OBJECT does not use `text`. docs/serve.md
  * lists the supported keywords. Any number of threads may call this function, also while another
  * thread runs a step. RAFTER_INVALID: the text is wrong, has an unsupported part (the error names
  * the part), or exceeds a limit; or the model has no tokenizer or no end-of-text token. */
@@ -222,7 +222,7 @@ rafter_status rafter_adapter_open(const rafter_generator *generator, const char 
 void rafter_adapter_close(rafter_adapter *adapter);
 /* Copies an adapter into a free slot, between two steps. Requests name the adapter by *id, which is
  * above 0. No later adapter of the generator gets the same id. The handle `adapter` may be closed
- * afterwards. RAFTER_NO_FIT: no slot is free. On failure, the loaded adapters stay as they were. */
+ * afterwards. RAFTER_NO_FIT: no slot is free. On failure, the loaded adapters do not change. */
 rafter_status rafter_generator_load_adapter(rafter_generator *generator, const rafter_adapter *adapter,
                                             int64_t *id, rafter_error *error);
 /* Unloads an adapter, so that later requests cannot use it. Earlier requests finish with the
@@ -444,7 +444,7 @@ typedef struct rafter_sink {
   void (*json)(void *self, const char *line); /* one JSON object without a newline */
   void (*bar)(void *self, const char *line);  /* replaces the last progress line; "" ends the progress */
   /* If *stop becomes non-zero, the command saves and returns RAFTER_INTERRUPTED. A signal handler
-   * or another thread sets it with an atomic store; the library reads it atomically. */
+   * or another thread sets *stop with an atomic store. The library reads *stop atomically. */
   const volatile int *stop;
   /* Shows `prompt` and reads a line for chat. Returns the line without its newline, malloc'ed, or
    * NULL at the end of input. During a chat, a non-zero *stop ends only the current answer. After
@@ -469,11 +469,11 @@ rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_
  * process alone. If `job` is NULL, returns the rank that the launcher gives. */
 int rafter_rank(const rafter_job *job);
 
-/* For a handler of SIGBUS, which the library does not install. If another program shortens a model
- * file while the library reads the file, the missing bytes raise SIGBUS at an address inside the
- * file (siginfo_t.si_addr). For such an address, removes the incomplete files that this process
- * writes, and returns the path of the model file. The process must then end. For any other address,
- * returns NULL. Async-signal-safe. */
+/* Call this function in a handler of SIGBUS. The library does not install such a handler. If
+ * another program shortens a model file while the library reads the file, the missing bytes raise
+ * SIGBUS at an address inside the file (siginfo_t.si_addr). For such an address, removes the
+ * incomplete files that this process writes, and returns the path of the model file. The process
+ * must then end. For any other address, returns NULL. Async-signal-safe. */
 const char *rafter_file_changed(const void *address);
 
 #if defined(__GNUC__)

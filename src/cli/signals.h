@@ -6,7 +6,7 @@
 
 /* Read and written atomically. */
 extern volatile int stop_asked; /* a signal asked to end the command, or in chat the current answer */
-extern volatile int end_asked;  /* SIGTERM or SIGHUP came, which also end a chat */
+extern volatile int end_asked;  /* SIGTERM or SIGHUP came; these signals also end a chat */
 extern volatile int at_prompt;  /* the user edits a line at the terminal */
 
 /* Installs handlers of SIGINT, SIGTERM and SIGHUP. A program that `nohup` started continues after

@@ -135,7 +135,7 @@ void start_showing_life(terminal *t) {
 }
 
 /* Reads a line from a pipe or a file. Returns NULL at the end of the input, and soon after SIGTERM
- * or SIGHUP. poll has a timeout, so the loop also sees a signal that another thread received. */
+ * or SIGHUP. The timeout of poll lets the loop see a signal that another thread received. */
 static char *read_line(terminal *t) {
   enum { LOOK_MS = 200, BLOCK = 1 << 16 };
   struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
