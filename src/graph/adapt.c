@@ -1,14 +1,14 @@
 /* adapt.c - LoRA adapters of linear layers: u = x W becomes y = u + scale (x A) B, and every reader
- * of u reads y instead. W is not trained. A and B are f32 parameters like any others. A generator
- * can have slots for several adapters instead. The code that fills a slot multiplies B by the
- * scale. */
+ * of u reads y instead. W is not trained. The matrices A and B are ordinary f32 parameters. A
+ * generator can instead have slots for several adapters. The code that fills a slot multiplies B by
+ * the scale of the adapter. */
 #include "graph/passes.h"
 
 #include <string.h>
 
 typedef struct adapter {
   int a, b;  /* tensor ids; RF_NONE: this parameter has no adapter */
-  int ranks; /* of slots; RF_NONE: a and b are parameters */
+  int ranks; /* ids of the tensors of slots; RF_NONE: a and b are parameters */
   rf_lora_parts parts;
 } adapter;
 
@@ -44,7 +44,8 @@ static int slots_tensor(rf_graph *graph, const rf_param *param, const char *leaf
   return id;
 }
 
-/* Creates the tensors of all slots. Returns an array like that of make_adapters. */
+/* Creates the tensors of all slots. Returns an array that is indexed like the array of
+ * make_adapters. */
 static rf_status make_slots(rf_graph *graph, const rf_build_options *o, adapter **out, rf_error *error) {
   const rf_params *params = &graph->params;
   const int64_t slots = o->adapter_slots;
@@ -85,7 +86,8 @@ static rf_status join_slots(rf_graph *graph, const rf_op *matmul, const adapter 
   return *y == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* Appends the ops of one adapter; readers of the layer's output u must read tensor *y instead. */
+/* Appends the ops of one adapter. After this, readers of the layer's output u must read tensor
+ * *y. */
 static rf_status join(rf_graph *graph, const rf_op *matmul, const adapter *at, bool learns, int *y,
                       rf_error *error) {
   const rf_lora *lora = &graph->model.lora;
@@ -129,7 +131,7 @@ rf_status rf_pass_adapt(rf_graph *graph, const rf_build_options *options, bool l
     order[count++] = o;
     int p = op->def == &RF_OP_MATMUL ? graph->tensor[op->input[1]].param : RF_NONE;
     if (p < 0 || p >= graph->params.base || adapters[p].a == RF_NONE) continue;
-    const rf_op matmul = *op; /* copied, because join() may move the array of ops */
+    const rf_op matmul = *op; /* a copy, because join() may move the array of ops */
     int first = graph->op_count;
     RF_TRY(join(graph, &matmul, &adapters[p], learns, &stands_for[matmul.output[0]], error));
     for (int i = first; i < graph->op_count; i++) order[count++] = i;

@@ -24,8 +24,7 @@
 #define ROW_rf_policy_clip(of, name)  ROW_AS(NUMBER, of, name)
 #define ROW_rf_pairs_kind(of, name)   ROW_AS(NUMBER, of, name)
 
-/* Entries of the field table for members that are structs. rope.divisor has no entry: the plan's
- * digest already covers it, as part of the model. */
+/* The field table has entries for members that are structs. */
 #define ROW_IN(of, type, name) ROW_##type(of, name)
 #define ROW_rf_router(of, name) RF_ATTR_ROUTER(ROW_IN, of name.)
 #define ROW_rf_rope(of, name) \

@@ -30,24 +30,24 @@ typedef enum rf_policy_clip {
 } rf_policy_clip;
 typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pairs_kind;
 
-/* FIELD(of, type, name) becomes the struct member `type name;`. In the field table, it becomes an
- * entry, for example {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
+/* FIELD(of, type, name) declares the struct member `type name;`. In the field table, FIELD creates
+ * an entry, for example {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
 #define RF_ATTR_MEMBER(of, type, name) type name;
 
 // clang-format off
 /* Fields of every op. In ops that are not collectives, `axes` are the mesh axes that shard a sum or
  * a table of the op. */
 #define RF_ATTR_COMMON(FIELD, of) \
-  FIELD(of, rf_axes, axes)   /* collective: mesh axes along which the chips of the group differ */ \
-  FIELD(of, int32_t, group)  /* collective: chips in the group */ \
-  FIELD(of, float, fill)     /* of the rows reserved for experts, the fraction that has data; 0: all have data */
+  FIELD(of, rf_axes, axes)   /* for a collective: mesh axes along which the chips of the group differ */ \
+  FIELD(of, int32_t, group)  /* for a collective: number of chips in the group */ \
+  FIELD(of, float, fill)  /* fraction of the rows reserved for experts that has data; 0: all have data */
 
 /* layernorm, rmsnorm, latent_norm */
 #define RF_ATTR_NORM(FIELD, of) \
   FIELD(of, float, eps) \
   FIELD(of, float, offset)  /* the gain is offset + gain[d] */
 
-/* The first fields of every family whose rows consist of heads. */
+/* Fields with which every family begins whose rows consist of heads. */
 #define RF_ATTR_HEADS(FIELD, of) \
   FIELD(of, int32_t, heads) \
   FIELD(of, int32_t, kv_heads) \
@@ -60,25 +60,25 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
 #define RF_ATTR_ROPE(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
   FIELD(of, rf_rope, rotation) \
-  FIELD(of, bool, inverse)  /* rotates by the negative angle (backward) */
+  FIELD(of, bool, inverse)  /* true in the backward pass: rotates by the negative angle */
 
 #define RF_ATTR_ATTENTION(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
-  FIELD(of, int32_t, window)     /* how many of the latest keys a query sees; 0: all */ \
+  FIELD(of, int32_t, window)     /* number of the latest keys that a query sees; 0: it sees all keys */ \
   FIELD(of, float, scale)        /* factor of the scores, often 1/sqrt(head_dim) */ \
   FIELD(of, float, softcap)      /* scores become cap * tanh(score / cap); 0: no cap */ \
-  FIELD(of, rf_dtype, softmax)   /* bf16: scaled scores are rounded to bf16 before the exponential */ \
-  FIELD(of, int32_t, rope_dim)   /* latent attention: R, rotated columns of a key */ \
-  FIELD(of, int32_t, value_dim)  /* latent attention: W, columns of a value head */
+  FIELD(of, rf_dtype, softmax)   /* for bf16: scaled scores are rounded to bf16 before the exponential */ \
+  FIELD(of, int32_t, rope_dim)   /* for latent attention: R, the number of rotated columns of a key */ \
+  FIELD(of, int32_t, value_dim)  /* for latent attention: W, the number of columns of a value head */
 
-/* attributes of dropout and add_dropout; a product's attributes begin with the same fields */
+/* Attributes of dropout and add_dropout. The attributes of a product begin with the same fields. */
 #define RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
   FIELD(of, int32_t, token_step)  /* distance of successive rows in tokens; 0 means 1 */
 
-/* If `fast` is true (here and below), x is rounded to 8 bits before the product. Each block of x
- * has its own scale (see rf_fast_block_of). If the weights are int8, x is rounded to 16 bits. */
+/* If `fast` is true (here and below), the product rounds x to 8 bits first. Each block of x has its
+ * own scale (see rf_fast_block_of). If the weights are int8, the product rounds x to 16 bits. */
 #define RF_ATTR_MATMUL(FIELD, of) \
   RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, bool, transpose)  /* the weight is stored as (out, in) */ \
@@ -89,9 +89,9 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, bool, transpose) \
   FIELD(of, bool, fast) \
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
-  FIELD(of, float, temperature)  /* divides the logits, after the softcap; 0: 1 */ \
-  FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
-  FIELD(of, int64_t, vocab)  /* for head_part: size of the vocabulary over all chips; 0: the head is not sharded */
+  FIELD(of, float, temperature)  /* the logits are divided by this number, after the softcap; 0 means 1 */ \
+  FIELD(of, int32_t, top)    /* for head_score: number of most likely tokens that it returns */ \
+  FIELD(of, int64_t, vocab)  /* head_part: size of the vocabulary over all chips; 0: the head is not sharded */
 
 #define RF_ATTR_POLICY(FIELD, of) \
   FIELD(of, rf_policy_level, level) \
@@ -99,7 +99,7 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, float, clip_low)   /* lower bound of a clipped ratio: 1 - clip_low */ \
   FIELD(of, float, clip_high)  /* upper bound: 1 + clip_high */ \
   FIELD(of, float, cap)        /* larger ratios count as this constant; 0: no cap */ \
-  FIELD(of, float, beta)       /* factor of the KL divergence from the reference; 0: none */
+  FIELD(of, float, beta)  /* factor of the KL divergence from the reference; 0: the loss has no such term */
 
 #define RF_ATTR_PAIRS(FIELD, of) \
   FIELD(of, rf_pairs_kind, kind) \
@@ -107,7 +107,7 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, float, gamma)      /* margin of SimPO */ \
   FIELD(of, float, smoothing)  /* probability that the label of a pair is wrong (not IPO) */
 
-/* How a router's logits become scores and weights: the router_* fields of rf_model. */
+/* Fields that turn a router's logits into scores and weights: the router_* fields of rf_model. */
 #define RF_ATTR_ROUTER(FIELD, of) \
   FIELD(of, bool, sigmoid) \
   FIELD(of, bool, as_is) \
@@ -121,12 +121,12 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, bool, fast) \
   FIELD(of, int32_t, experts)     /* E: experts on this chip */ \
   FIELD(of, int32_t, used)        /* k: experts per row */ \
-  FIELD(of, int64_t, room)        /* rows reserved per (expert, source chip); 0: no limit (one chip) */ \
+  FIELD(of, int64_t, room)  /* rows reserved for a pair of expert and source chip; 0: no limit (one chip) */ \
   FIELD(of, rf_router, router)
 
 #define RF_ATTR_LORA(FIELD, of) \
   FIELD(of, float, scale)           /* alpha / r */ \
-  FIELD(of, rf_lora_parts, parts)   /* which columns the adapter reads and adds to */
+  FIELD(of, rf_lora_parts, parts)   /* the columns that the adapter reads, and the columns to which it adds */
 
 #define RF_ATTR_EMBED(FIELD, of) \
   FIELD(of, float, scale)     /* factor of the token embeddings; 0 means 1 */ \
@@ -135,11 +135,11 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 /* For the op norm_sq. The attributes of adamw begin with the same fields. */
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
-  FIELD(of, int32_t, copies)   /* chips that store the same columns; 0 means 1 */ \
+  FIELD(of, int32_t, copies)   /* number of chips that store the same columns; 0 means 1 */ \
   FIELD(of, int64_t, own_columns)  /* the columns before this one differ between these chips */
 
 #define RF_ATTR_CLIP(FIELD, of) \
-  FIELD(of, float, limit)  /* maximum global norm; 0: measure only */
+  FIELD(of, float, limit)  /* maximum global norm; 0: the op only measures the norm */
 
 #define RF_ATTR_ADAMW(FIELD, of) \
   RF_ATTR_SUMS(FIELD, of) \
@@ -154,20 +154,20 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, int32_t, dim)          /* dimension that is gathered, scattered or reduced */ \
   FIELD(of, int32_t, to)           /* all_to_all: dimension that is split */ \
   FIELD(of, uint8_t, form)         /* rf_form: how the chips split `dim` */ \
-  FIELD(of, bool, log_sum)         /* all_reduce: log(sum of exp(x)) instead of the sum */ \
-  FIELD(of, bool, back)            /* permute: receive from the next chip instead of the previous one */ \
-  FIELD(of, int64_t, whole)        /* extent of `dim` over all chips; 0: group x extent on one chip */ \
-  FIELD(of, int64_t, own_columns)  /* all_reduce: columns before this one are not summed */
+  FIELD(of, bool, log_sum)         /* for all_reduce: the result is log(sum of exp(x)) instead of the sum */ \
+  FIELD(of, bool, back)  /* for permute: a chip receives from the next chip instead of the previous one */ \
+  FIELD(of, int64_t, whole)  /* extent of `dim` over all chips; 0: group times the extent on one chip */ \
+  FIELD(of, int64_t, own_columns)  /* for all_reduce: columns before this one are not summed */
 
 /* send, recv */
 #define RF_ATTR_TRANSFER(FIELD, of) \
   FIELD(of, uint64_t, site)  /* rf_name_key of the tensor that is sent */ \
-  FIELD(of, int32_t, stage)  /* stage at the other end */
+  FIELD(of, int32_t, stage)  /* number of the pipeline stage that sends or receives */
 
 /* offload_out and offload_in of a KV cache */
 #define RF_ATTR_OFFLOAD(FIELD, of) \
-  FIELD(of, int32_t, window)  /* number of keys to fetch; 0: all */ \
-  FIELD(of, int64_t, rows)    /* number of rows to send back; 0: all */
+  FIELD(of, int32_t, window)  /* number of keys to fetch; 0: all keys */ \
+  FIELD(of, int64_t, rows)    /* number of rows to send back; 0: all rows */
 
 #define RF_ATTR_FAMILIES(FAMILY) \
   FAMILY(NORM, norm)       FAMILY(HEADS, heads)     FAMILY(HEAD_NORM, head_norm) FAMILY(ROPE, rope) \
@@ -182,9 +182,9 @@ RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 typedef rf_attr_policy rf_policy; /* settings of the op policy_loss */
 typedef rf_attr_pairs rf_pairs;   /* settings of the op pair_loss */
 
-/* Each op uses one family, which the op's definition names. Several structs begin with the fields
- * of `heads`, `dropout` or `sums`. These structs begin with the same fields. C allows code to read
- * such fields through any of the structs. */
+/* Each op uses one family of attributes. The op's definition names this family. Several structs
+ * begin with the fields of `heads`, `dropout` or `sums`. These structs begin with the same fields.
+ * C allows code to read such fields through any of the structs. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

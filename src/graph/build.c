@@ -21,12 +21,13 @@ typedef struct builder {
   rf_dtype dtype;
   float dropout;
   int normed; /* id of the last sublayer's normalized input */
-  /* for each row of the parameter table: the parameter's name without "block.N/" */
+  /* for each row of the parameter table: the name of the parameter, without "block.N/" */
   const char *row_name[MAX_ROWS];
-  int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
-  int tokens, labels, positions, segments, slots, rows; /* inputs that the caller writes */
+  /* ids of weight tensors, indexed by layer + 1; RF_NONE: the layer has no such weight */
+  int *row_tensor[MAX_ROWS];
+  int tokens, labels, positions, segments, slots, rows; /* ids of the inputs that the caller writes */
   rf_kv kv;
-  int pages[RF_KV_CLASSES]; /* page tables of the cache */
+  int pages[RF_KV_CLASSES]; /* ids of the page tables of the cache */
 } builder;
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -36,8 +37,9 @@ static const char *inside_block(const rf_param *param) {
   return slash ? slash + 1 : param->name;
 }
 
-/* True if a parameter may be stored packed or narrow: it is a matrix that is not trained, and only
- * products or lookups read it. The position table keeps its dtype, because its rows are added. */
+/* True if a parameter may be stored packed or narrow: the parameter is a matrix that is not
+ * trained, and only products or lookups read the matrix. The position table keeps its dtype,
+ * because its rows are added. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
@@ -85,7 +87,8 @@ static rf_status make_weights(builder *b) {
   return RAFTER_OK;
 }
 
-/* Weight tensor of the current layer, for example "mlp/up" + "/bias", or RF_NONE. */
+/* Weight tensor of the current layer, or RF_NONE. The name has two parts, for example "mlp/up" and
+ * "/bias". */
 static int weight_of(const builder *b, const char *part, const char *leaf) {
   size_t length = strlen(part);
   for (int r = 0; r < MAX_ROWS; r++) {
@@ -107,7 +110,8 @@ static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, i
   return id;
 }
 
-/* Appends an op named by its path inside the block. Returns output 0, or RF_NONE with an error. */
+/* Appends an op. The name of the op is its path inside the block. Returns output 0, or RF_NONE with
+ * an error. */
 static int emit_to(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, rf_slots outputs,
                    const rf_attr *attr) {
   char name[320];
@@ -127,7 +131,7 @@ static int emit(builder *b, const rf_op_def *def, const char *part, rf_slots inp
     if ((id) == RF_NONE) return RF_NONE; \
   } while (0)
 
-/* Sets the name by which remat policies know a tensor. */
+/* Sets the name that remat policies use for a tensor. */
 static int saved(const builder *b, rf_saved_name name, int chain, int id) {
   if (id != RF_NONE) b->graph->tensor[id].saved = RF_SAVED_AS(name, chain);
   return id;
@@ -208,7 +212,8 @@ static int attention(builder *b, int qkv) {
                  RF_IDS(RF_WANTED, cache, scale), &attr);
 }
 
-/* Computes queries and rotates their last columns. A model with q_rank first makes a latent row. */
+/* Computes queries and rotates their last columns. In a model with q_rank, queries are computed
+ * from a latent row. */
 static int latent_queries(builder *b, int y, rf_rope rotation) {
   rf_attr rope = {.rope = {.heads = (int32_t)b->model->heads,
                            .head_dim = (int32_t)b->model->head_dim,
@@ -225,9 +230,10 @@ static int latent_queries(builder *b, int y, rf_rope rotation) {
   return saved(b, RF_SAVED_QKV, 0, q);
 }
 
-/* Keys and values come from a latent row, and all heads share one rotated part of the keys. The
- * cache stores the latent row and the rotated part. Scoring computes the products of generation,
- * because both must give the same bits. Training computes keys and values, which costs less. */
+/* Keys and values are computed from a latent row, and all heads share one rotated part of the keys.
+ * The cache stores the latent row and the rotated part. Scoring computes the same products as
+ * generation, because both must give the same bits. Training computes keys and values, because this
+ * costs less. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
   rf_rope rotation = rf_model_rope(model, b->graph->at.layer);
@@ -344,7 +350,7 @@ static int mlp_sublayer(builder *b, int y) {
   return post_norm(b, "mlp/post_norm", out);
 }
 
-/* One sublayer: it reads `from` and adds its output to `stream`. */
+/* One sublayer, which reads `from` and adds its output to `stream`. */
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
   b->graph->at.sublayer = is_mlp ? RF_SUBLAYER_MLP : RF_SUBLAYER_ATTN;
@@ -388,7 +394,7 @@ static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
   attr->head.softcap = b->model->final_softcap;
   attr->head.temperature = b->options->temperature == 1 ? 0 : b->options->temperature;
-  attr->head.transpose = w == RF_NONE; /* the head uses the token table, stored as (V,D) */
+  attr->head.transpose = w == RF_NONE; /* the head uses the token table, which has the shape (V,D) */
   *bias = weight_of(b, "head", "/bias");
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
 }
@@ -402,12 +408,12 @@ static void text_inputs(builder *b) {
   b->segments = io_tensor(b, "segments", RF_I32, true, 1, ends);
 }
 
-/* An input or output with one number for each row. */
+/* Creates an input or output that has one number for each row. */
 static int row_tensor(builder *b, const char *name, bool input) {
   return io_tensor(b, name, rf_wide_dtype(b->dtype), input, 1, (int64_t[]){b->graph->rows});
 }
 
-/* The losses of rows, from the nll of rows. */
+/* Computes the losses of rows from the nll of rows. */
 static int objective_loss(builder *b, int nll) {
   const rf_build_options *o = b->options;
   if (o->objective == RF_OBJECTIVE_NLL) return nll;
@@ -463,7 +469,8 @@ static rf_status build_score(builder *b) {
   return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* The program's own choice of tokens. Without it, the caller chooses from the logits. */
+/* The op by which the program itself chooses tokens. Without this op, the caller chooses tokens
+ * from the logits. */
 static bool choose_tokens(builder *b, int logits, int lse) {
   int64_t rows = b->graph->tensor[lse].shape[0], rules[] = {rows, RF_RULES}, barred[] = {rows, RF_BARRED};
   int of = io_tensor(b, "rules", RF_F32, true, 2, rules),

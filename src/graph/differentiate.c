@@ -12,7 +12,7 @@ typedef struct tape {
   int count;     /* number of forward tensors */
   bool *needs;   /* for each tensor: true if it depends on a trained parameter */
   int *grad;     /* for each tensor: id of the gradient that is summed so far, or RF_NONE */
-  bool *written; /* for each parameter: true if an op has already written its gradient */
+  bool *written; /* for each parameter: true if an op has already written the gradient */
 } tape;
 
 /* True for a tensor that the optimizer updates: an adapter or, without adapters, any weight. */
@@ -101,7 +101,8 @@ static rf_status backward_of(tape *pass, int index) {
   if (!asked) return RAFTER_OK;
   RF_TRY(rf_op_backward(graph, &op, grad_out, grad_in, pass->error));
 
-  /* The first op that outputs a parameter's gradient writes it; later ops add to it. */
+  /* The first op that outputs a parameter's gradient writes the gradient. Later ops add to the
+   * gradient. */
   for (int o = first; o < graph->op_count; o++)
     for (int k = 0; k < graph->op[o].output_count; k++) {
       int t = graph->op[o].output[k];

@@ -6,13 +6,14 @@
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer; /* for each tensor: the op that makes it, or RF_NONE */
-  bool *gone;  /* for each op: whether it was fused into another op */
+  int *writer; /* for each tensor: the op that makes the tensor, or RF_NONE */
+  bool *gone;  /* for each op: true if the op was fused into another op */
 } fuser;
 
 static int readers(const fuser *f, int t) { return f->uses.reader_at[t + 1] - f->uses.reader_at[t]; }
 
-/* The op `def` that makes tensor t, if exactly one op reads t; NULL otherwise. */
+/* Returns the op with definition `def` that makes tensor t, if exactly one op reads t. Otherwise
+ * returns NULL. */
 static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
   if (t < 0 || readers(f, t) != 1 || f->graph->tensor[t].output || f->writer[t] == RF_NONE) return NULL;
   rf_op *source = &f->graph->op[f->writer[t]];
@@ -91,8 +92,8 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
-/* Joins the op of the loss and the op of the loss's gradient. The joined op takes the position of
- * the loss. No backward op may be between the two ops. */
+/* Joins the op that computes the loss and the op that computes the loss's gradient. The joined op
+ * takes the position of the loss. No backward op may be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   if (!loss || loss->section != bwd->section || bwd->input[5] != RF_NONE) return false;

@@ -50,8 +50,8 @@ static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   size_t prefix = strlen(sections[op->section]), stem;
   if (strncmp(name, sections[op->section], prefix) == 0) name += prefix;
   stem = length_without(name, "/fwd");
-  /* Only a gradient slot ("dx") drops "/bwd": the backward op of rope is rope itself, and its
-   * output must not take the name of the forward output. */
+  /* The gradient slot "dx" drops "/bwd". Other slots keep it: the backward op of rope is rope
+   * itself, and its output must not take the name of the forward output. */
   if (name[stem] == '\0' && label[0] == 'd') stem = length_without(name, "/bwd");
   size_t tail = strcspn(label, " ");
   char *text = rf_pool_alloc(graph->pool, stem + 1 + tail + 1);
@@ -217,8 +217,8 @@ int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   return op < 0 ? RF_NONE : graph->op[op].output[0];
 }
 
-/* Permutes the ops in place, cycle by cycle, because writing these large structs to new memory
- * would take longer. */
+/* Permutes the ops in place, one cycle after another, because writing these large structs to new
+ * memory would take longer. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
@@ -277,8 +277,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
   rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
                   .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* Index t + 2 holds the count of tensor t. After the lists are filled, index t holds the start of
-   * list t. */
+  /* At first, index t + 2 holds the count of tensor t. After the lists are filled, index t holds
+   * the start of list t. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)
@@ -409,7 +409,7 @@ void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double 
   double seq = (double)(graph->seq > 0 && graph->seq < rows ? graph->seq : rows),
          segments = seq > 0 ? (double)rows / seq : 0;
   double reach = window > 0 && window < seq ? window : seq;
-  /* query i of a segment sees min(i + 1, reach) keys, counted from i = 0 */
+  /* Query i of a segment sees min(i + 1, reach) keys. The index i starts at 0. */
   *causal = segments * (reach * (reach + 1) / 2 + (seq - reach) * reach);
   *square = segments * seq * seq;
 }

@@ -1,6 +1,6 @@
 /* graph.h - the graph of a job. A graph holds every tensor and op of one training step (forward,
- * loss, backward, clipping, optimizer), or of one forward pass over a KV cache. A graph says only
- * what is computed. Devices, memory offsets and times are not part of it.
+ * loss, backward, clipping, optimizer), or of one forward pass over a KV cache. The graph says what
+ * a job computes. Devices, memory offsets and times are not part of a graph.
  *
  * A step has three sections: `begin` runs once, `micro` runs once for each microbatch, `end` runs
  * once. `op[]` holds the ops of all sections in the order of execution. The passes (rf_pass_...)
@@ -17,10 +17,10 @@
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MAX = 256 };
-/* How the op `sample` chooses a token: the elements of a row of its input `rules`. */
+/* Elements of a row of the input `rules`, by which the op `sample` chooses a token. */
 enum { RF_RULE_TEMPERATURE, RF_RULE_TOP_K, RF_RULE_TOP_P, RF_RULE_MIN_P, RF_RULE_UNIFORM, RF_RULES };
-enum { RF_BARRED = 32 }; /* tokens that a row can bar */
-enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule must create the tensor */
+enum { RF_BARRED = 32 }; /* number of tokens that a row can bar */
+enum { RF_WANTED = -2 }; /* value of an output or gradient slot: the op's rule creates the tensor */
 
 /* Tensor ids for the slots of an op: RF_IDS(x, w, RF_NONE). Slots after the last id are empty. */
 typedef struct rf_slots {
@@ -58,26 +58,28 @@ typedef struct rf_tensor {
   rf_class class;
   rf_role role;
   int rank;
-  int64_t shape[RF_MAX_RANK]; /* maximum extents; a forward pass may use fewer rows */
+  int64_t shape[RF_MAX_RANK]; /* maximum extents: a forward pass may use fewer rows */
   /* For weights, masters, moments, adapters and gradients of parameters: index of the parameter in
    * the parameter table. RF_NONE for other tensors. */
   int param;
-  bool persistent; /* keeps its bytes between steps: weights, masters, moments, KV cache */
-  bool input;      /* the caller writes the tensor before each microbatch or forward pass */
-  bool output;     /* the caller reads the tensor after the step: metrics, logits */
-  /* In the host's memory. Only the op offload_in reads the tensor; only offload_out writes it. */
+  /* true if the tensor keeps its bytes between steps, such as weights, moments and the KV cache */
+  bool persistent;
+  bool input;  /* true if the caller writes the tensor before each microbatch or forward pass */
+  bool output; /* true if the caller reads the tensor after the step, such as metrics and logits */
+  /* True if the tensor is in the host's memory. The op offload_in reads such a tensor, and
+   * offload_out writes it. */
   bool host;
   const char *reason; /* why the tensor exists, shown to people; may be NULL */
-  rf_panels panels;   /* layout of the matrix, for dtype RF_PACKED */
+  rf_panels panels;   /* layout of the matrix, if dtype is RF_PACKED */
   rf_spec spec;       /* sharding of the tensor over the mesh; `shape` is the shape on one chip */
-  int8_t saved;       /* name in remat policies, encoded by RF_SAVED_AS (remat.h); 0: no name */
+  /* code of the name in remat policies (RF_SAVED_AS in remat.h); 0: the tensor has no name there */
+  int8_t saved;
   /* Number of memory slots. In a pipeline, several microbatches may need their own value of the
    * tensor at the same time. Microbatch i uses slot i % slots. Each slot has the shape `shape`. 0
    * means 1. */
   int32_t slots;
-  /* In the plan of one pipeline stage that runs: a bit for each stage that stores the tensor. 0
-   * means all stages. A tensor that only other stages store has no bytes here
-   * (rf_tensor_is_elsewhere). */
+  /* In the plan of one pipeline stage that runs: a bit for each stage that stores the tensor. A
+   * tensor that only other stages store has no bytes in this plan (rf_tensor_is_elsewhere). */
   uint64_t stages;
 } rf_tensor;
 
@@ -87,8 +89,9 @@ typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF
  * Each block has one scale. If the weight is int8, x is rounded to 16 bits in blocks of
  * RF_FAST_INT8_BLOCK values. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
-/* Number of values along k that share one scale, by the weight's type. Blocks are longer for q4_k
- * and q5_k, because files that mix types store the matrices most sensitive to rounding as q6_k. */
+/* Number of values along k that share one scale. The weight's type decides the number. Blocks are
+ * longer for q4_k and q5_k. Files that mix types store the matrices that are most sensitive to
+ * rounding as q6_k. */
 static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
@@ -116,11 +119,11 @@ typedef struct rf_op {
   rf_section section;
   rf_op_place at;
   rf_attr attr;
-  int input_count, output_count; /* number of slots; an empty slot holds RF_NONE */
+  int input_count, output_count; /* number of slots; an empty slot has the id RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   bool backward; /* the differentiate pass added this op */
-  int32_t chunk; /* index of the op's run of layers, in a pipeline with several runs per stage */
+  int32_t chunk; /* number of the run of layers that has the op, in a pipeline with several runs per stage */
   /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
    * kernel. Exception: if the input u of a fused GELU is stored, this op is only the GELU. */
   int recompute_of;
@@ -135,10 +138,10 @@ typedef struct rf_graph {
   rf_tensor *tensor;
   rf_op *op;
   int accumulate;  /* microbatches in a step */
-  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: dtype of the operands */
+  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: they use the dtype of the operands */
   int64_t rows;    /* n: tokens in a microbatch */
   int64_t seq;     /* T: tokens in a sequence */
-  rf_mesh mesh;    /* with several chips, the graph is the program of one chip */
+  rf_mesh mesh;    /* mesh of the job: with several chips, the graph is the program of one chip */
   char scope[256]; /* path prefix of new ops while the graph is built */
   int32_t chunk;   /* value of rf_op.chunk for new ops */
   rf_op_place at;  /* value of rf_op.at for new ops */
@@ -149,12 +152,12 @@ typedef struct rf_graph {
  *
  * `flops` and `flops_full` count the model's arithmetic. In attention, `flops` counts only the
  * (query, key) pairs that the causal mask allows, and `flops_full` counts all pairs. `flops_again`
- * counts other arithmetic. A kernel may recompute values: scores in attention_bwd, logits in
- * head_loss_bwd. Experts may have more reserved rows than an even distribution fills. */
+ * counts other arithmetic. For example, attention_bwd recomputes scores, and head_loss_bwd
+ * recomputes logits. Experts may have more reserved rows than an even distribution fills. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
-  /* of a collective: bytes of the array over all chips. of offload: bytes copied to or from the
-   * host */
+  /* Bytes of an array over all chips, for a collective. Bytes that are copied to or from the host,
+   * for an offload. */
   double sent_bytes;
 } rf_work;
 
@@ -183,7 +186,7 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* How the time of an op is predicted: from its bytes, or from its FLOPs and an efficiency. */
+/* How the time of an op is predicted: from bytes, or from FLOPs and an efficiency. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
@@ -193,12 +196,12 @@ typedef enum rf_timing {
   RF_TIMING_OTHER_PRODUCTS
 } rf_timing;
 
-/* A machine has measured rates of an op at several sizes (a curve). The size of an op is its work
- * (WORK), the number of elements of one head in a segment (SEGMENT), or the number of rows that
- * share the cached keys of one sequence (ROWS). */
+/* Measured rates of an op at several sizes form a curve. The size of an op is its work (WORK), the
+ * number of elements of one head in a segment (SEGMENT), or the number of rows that share the
+ * cached keys of one sequence (ROWS). */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
-/* Numbers of keys that a row of attention reads in calibration, for its curve and for its long
- * curve. */
+/* Numbers of keys that a row of attention reads in calibration: for its curve, and for its curve of
+ * long contexts. */
 enum { RF_SHORT_CONTEXT = 192, RF_LONG_CONTEXT = 4096 };
 
 /* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
@@ -208,9 +211,9 @@ typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF
 /* Bits of rf_op_def.row_passes: passes over each row of logits in addition to the product. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4, RF_PASS_GRADIENT = 8 };
 
-/* Which element of an op's results to check. If it is not finite, the step has failed. FIRST:
- * element 0 of output 0. INDEX: element `sums.element` of output 0. UPDATE: this element of output
- * 4. */
+/* The element of an op's results that a step checks. If this element is not finite, the step has
+ * failed. FIRST: element 0 of output 0. INDEX: element `sums.element` of output 0. UPDATE: this
+ * element of output 4. */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
 /* How an op moves bytes between chips, or between a chip and its host. */
@@ -225,14 +228,14 @@ typedef enum rf_exchange_kind {
   RF_EXCHANGE_RECV,
   RF_EXCHANGE_TO_HOST,
   RF_EXCHANGE_FROM_HOST,
-  RF_EXCHANGE_WAIT, /* waits for the exchange that an op with `starts` began */
+  RF_EXCHANGE_WAIT, /* the op waits for an exchange that an op with the flag `starts` began */
   RF_EXCHANGES
 } rf_exchange_kind;
 
 #define RF_INPLACE(...) \
   .inplace = {__VA_ARGS__}, .inplace_count = (int)(sizeof((rf_inplace[]){__VA_ARGS__}) / sizeof(rf_inplace))
-/* Names for the inputs of a backward op: input i of the forward op (RF_X), output i of the forward
- * op (RF_Y), or the gradient of output i (RF_DY). */
+/* Codes for the inputs of a backward op: input i of the forward op (RF_X), output i of the forward
+ * op (RF_Y), and the gradient of output i (RF_DY). */
 #define RF_X(i) (1 + (i))
 #define RF_Y(i) (RF_X(RF_MAX_INPUTS) + (i))
 #define RF_DY(i) (RF_Y(RF_MAX_OUTPUTS) + (i))
@@ -244,7 +247,8 @@ typedef struct rf_op_def {
   const char *formula;               /* what the op computes, with the order of sums and the rounding */
   const char *inputs[RF_MAX_INPUTS]; /* name and shape, as "x (M,K)"; a trailing '?' marks an optional slot */
   const char *outputs[RF_MAX_OUTPUTS];
-  const rf_field *fields; /* field table of the op's attributes (attr.h), as RF_FIELDS_MATMUL; NULL: none */
+  /* field table of the op's attributes (attr.h), as RF_FIELDS_MATMUL; NULL: it has no attributes */
+  const rf_field *fields;
   /* Checks the inputs and creates the outputs whose slots hold RF_WANTED. */
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
@@ -262,33 +266,37 @@ typedef struct rf_op_def {
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
   /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: not shardable. */
   rf_status (*shard)(rf_sharding *sharding);
-  /* Emits several ops in place of this op, if the mesh needs several. NULL: one op is enough. */
+  /* Emits several ops in place of this op, if the mesh needs several ops. NULL: one op is
+   * enough. */
   rf_status (*expand)(struct rf_sharder *sharder, const rf_op *op, bool *done);
   struct {
     float f32, bf16;
   } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
-  bool random; /* the op draws random numbers from the step's generator (dropout) */
-  bool loss;   /* the backward pass starts here, with run->loss_scale as the output's gradient */
+  bool random; /* true if the op draws random numbers from the step's generator, as dropout does */
+  bool loss;   /* true if backward starts at this op, with run->loss_scale as the gradient of its output */
   rf_probe probe;
   rf_exchange_kind exchange;
-  bool starts; /* the op only begins its exchange; the op exchange_wait of its output ends it */
+  /* true if the op only begins its exchange; exchange_wait of its output ends the exchange
+   * */
+  bool starts;
   rf_timing timing;
   rf_curve_size curve_size;
   /* An op without a measured curve uses the curve of the first of these ops that has a curve. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
-  const char *narrow_curve; /* name of the curve for products with an adapter's narrow weight; NULL: none */
-  const char *long_curve;   /* name of the curve for attention over RF_LONG_CONTEXT keys; NULL: none */
+  /* name of the curve of products with an adapter's narrow weight; NULL: none exists */
+  const char *narrow_curve;
+  const char *long_curve; /* name of the curve of attention over RF_LONG_CONTEXT keys; NULL: none exists */
   rf_product product;
   bool packed;    /* true if input 1 may be packed; then each packed type has its own measured curve */
-  int rows_slot;  /* input whose first extent is the number of rows of the product */
-  bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
+  int rows_slot;  /* number of the input whose first extent is the number of rows of the product */
+  bool in_chunks; /* true if the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
   /* Fraction of the op's FLOPs that multiplies by the transposed matrix; NULL: 0. */
   double (*turned_share)(const rf_op *op);
-  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, 0 for other
-   * ops. */
+  /* Fraction of the op's FLOPs that belongs to the forward pass. NULL: 1 for a forward op, 0 for
+   * other ops. */
   double (*forward_share)(const rf_op *op);
-  const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
+  const rf_kept_rule *kept; /* arrays that XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
 
 #define RF_DECLARE(NAME, name) extern const rf_op_def RF_OP_##NAME;
@@ -300,7 +308,7 @@ typedef struct rf_cached {
   double flops_row,   /* FLOPs per row */
       flops_key,      /* FLOPs per (row, key) pair */
       position_bytes, /* bytes read per position */
-      fixed_bytes;    /* bytes read at any context length */
+      fixed_bytes;    /* bytes that are read at any context length */
   int table;          /* id of the page table */
   int64_t page;       /* positions in a page */
 } rf_cached;
@@ -309,7 +317,7 @@ rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op);
 /* Bytes of one position (token) in a cache tensor of shape (pages, parts, page, columns). */
 double rf_cache_position_bytes(const rf_tensor *cache);
 
-/* The op table, terminated by NULL. */
+/* The table of all ops. It ends with NULL. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
 /* Ops that only move bytes. If a memory-bound op has no measured curve, it uses the curve of the
@@ -322,13 +330,14 @@ const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 /* Field table of the op's attributes, including the attributes that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
 bool rf_attr_same(const rf_op *a, const rf_op *b);
-/* The attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
+/* Returns the attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes
- * it. */
+/* True if the op is a product with weights in codes of 4 to 8 bits. Only such products depend on
+ * --compute. */
 bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op);
-/* Attributes may point into tables of a model. Makes such pointers point to tables of `model`. */
+/* Attributes may point into tables of a model. The function makes such pointers point to tables of
+ * `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -339,35 +348,36 @@ const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward",
 
 rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
-/* Copies `graph` but shares its names; `graph` must outlive the copy. */
+/* Copies `graph`, but shares the names with the copy. So `graph` must outlive the copy. */
 rf_graph *rf_graph_borrow(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
                     const int64_t *shape);
-/* Id of the tensor with this name, or RF_NONE. */
+/* Returns the id of the tensor with this name, or RF_NONE. */
 int rf_graph_find(const rf_graph *graph, const char *name);
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
-/* Whether both tensors are stored in the same way: equal dtype, shape and panels. */
+/* True if both tensors are stored in the same way: equal dtype, shape and panels. */
 bool rf_tensor_same_storage(const rf_tensor *a, const rf_tensor *b);
-/* True for i8, i4 and fp8. Only int8 KV caches, which have a tensor of scales, can run with a
- * narrow dtype; other narrow tensors can be planned but not run. */
+/* True for the dtypes i8, i4 and fp8. Among tensors of these dtypes, only int8 KV caches that have
+ * a tensor of scales can run. The others can only be planned. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
-/* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
+/* Name of the tensor's dtype. For a packed matrix: the names of the types of its parts. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* Returns the number of rows of a tensor that a forward pass over `used` tokens uses. The tensor
- * has `bound` rows: one for each token, or one for each token and chosen expert. */
+/* Returns the number of rows of a tensor that are used in a forward pass over `used` tokens. The
+ * tensor has `bound` rows: one for each token, or one for each token and chosen expert. */
 static inline int64_t rf_rows_of_pass(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
-/* Appends an op to `section`. Each entry of `outputs` is RF_WANTED, RF_NONE or the id of a tensor,
- * which the shape rule checks. Returns the op id, or RF_NONE with the error filled. */
+/* Appends an op to `section`. Each entry of `outputs` is RF_WANTED, RF_NONE or a tensor's id. The
+ * shape rule checks this tensor. Returns the op id, or RF_NONE with the error filled. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   rf_slots inputs, rf_slots outputs, const rf_attr *attr, rf_error *error);
 /* Appends an op, creates its outputs, and returns the tensor id of output 0. */
 int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   rf_slots inputs, const rf_attr *attr, rf_error *error);
-bool rf_slot_optional(const char *slot); /* whether a slot text ends in '?' */
+/* True if the text of a slot ends in '?', so that the slot may be empty. */
+bool rf_slot_optional(const char *slot);
 
 /* The ops that read and write each tensor, in op order. The readers of tensor t are
  * reader[reader_at[t]] to reader[reader_at[t + 1] - 1]; writers likewise. Allocated in `pool`.
@@ -380,8 +390,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 /* ---- passes, in their order ------------------------------------------------------------------ */
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which activations the backward pass recomputes. With AUTO, the planner chooses. SAVE
- * recomputes all activations of a block except the named ones. Each further bit i names
+/* Which activations the backward pass recomputes. With AUTO, the planner chooses. SAVE recomputes
+ * all activations of a block except those that are named. Each further bit i of the policy names
  * RF_SAVED[i] (remat.h). */
 typedef enum rf_remat {
   RF_REMAT_NONE,
@@ -402,10 +412,10 @@ bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
 /* Lists every named policy that recomputes something, without AUTO, and returns their number. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
-/* The text of a policy, valid to the end of the enclosing C block. */
+/* The text of a policy. It is valid to the end of the enclosing C block. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* Kinds of tensors that may be in the host's memory: optimizer states, activations that backward
+/* Kinds of tensors that the host's memory can hold: optimizer states, activations that backward
  * reads, the KV cache of a generate job, and the weights of layers. */
 enum {
   RF_OFFLOAD_OPTIMIZER = 1,
@@ -419,120 +429,126 @@ const char *rf_offload_name(int bit);
 /* Parses names of offloads, separated by commas. RAFTER_INVALID: the error names the bad entry. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
 
-/* Which loss a training step minimizes. All see the log-probability of each token of a text.
+/* Which loss a training step minimizes. All losses are functions of the log-probability of each
+ * token of a text.
  *
- * POLICY (op policy_loss) and PAIRS (op pair_loss) graphs have these inputs, one number of dtype
- * f32 for each row, aligned with `labels`: "loss_weights", "old_logprobs" (POLICY), "advantages"
- * (POLICY), and "reference_logprobs" if the settings need a reference (rf_objective_has_reference).
- * A row whose label is -1 or whose weight is 0 has no loss. Segments are sequences. For PAIRS,
- * segment 2k is the preferred answer of pair k, and segment 2k + 1 the other one.
+ * Graphs of POLICY (op policy_loss) and PAIRS (op pair_loss) have these inputs, with one f32 number
+ * for each row, in the order of `labels`: "old_logprobs" and "advantages" (both only for POLICY),
+ * "loss_weights", and "reference_logprobs" if the settings need a reference
+ * (rf_objective_has_reference). A row whose label is -1 or whose weight is 0 has no loss. Segments
+ * are sequences. For PAIRS, segment 2k is the preferred answer of pair k, and segment 2k + 1 the
+ * other one.
  *
- * Outputs: metrics[0] is the sum of the losses of all rows, metrics[1] the number of labels, "nll"
- * (rows) has the negated log-probabilities of the microbatch, and "margins" (rows, PAIRS) has the
- * margin of pair k in the first row of segment 2k. With rf_run_inputs.loss_scale = 1, the gradient
- * is that of metrics[0]. */
+ * The graph has these outputs. metrics[0] is the sum of the losses of all rows. metrics[1] is the
+ * number of labels. "nll" (rows) has the negated log-probabilities of the microbatch. For PAIRS,
+ * "margins" (rows) has the margin of pair k in the first row of segment 2k. If
+ * rf_run_inputs.loss_scale = 1, the gradient is the gradient of metrics[0]. */
 typedef enum rf_objective { RF_OBJECTIVE_NLL, RF_OBJECTIVE_POLICY, RF_OBJECTIVE_PAIRS } rf_objective;
 
 typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* dtype of weights and activations; with bf16, masters are f32 */
   rf_dtype softmax;
-  int64_t microbatch; /* sequences in a microbatch (train, score), or number of slots (generate) */
-  int64_t seq;        /* T: tokens of a training sequence, or the maximum context of a slot */
-  /* generate: tokens of a forward pass (of a prefill chunk, or one token per slot) */
+  int64_t microbatch; /* number of sequences in a microbatch (train, score), or number of slots (generate) */
+  int64_t seq;        /* T: number of tokens of a training sequence, or the maximum context of a slot */
+  /* generate: number of tokens of a forward pass (of a prefill chunk, or one token per slot) */
   int64_t rows;
-  /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
+  /* generate: maximum tokens of a sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that the cache can hold; 0: the number of slots */
+  /* generate: number of full-length sequences that the cache can hold; 0: number of slots */
   int64_t sequences;
   /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted
-   * token has a row of logits, and so has the token before the first. */
+   * token has a row of logits. The token before the drafted tokens has a row too. */
   int draft;
-  bool sampled; /* generate: the program chooses tokens (op `sample`) */
+  bool sampled; /* generate: true if the program chooses tokens (op `sample`) */
   /* generate: number of adapters that the program can have at once, and their largest rank. Each
-   * row chooses its adapter. 0: none; then model.lora names the only adapter, if there is one. */
+   * row chooses its adapter. A maximum of 0 means no slots; then model.lora names the only adapter,
+   * if there is one. */
   int adapter_slots, adapter_rank;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* Products with packed matrices round their activations to 8 bits. In training, only products of
-   * the forward pass do this. The backward pass ignores the rounding. */
+   * the forward pass round their activations. The backward pass ignores this rounding. */
   bool fast;
-  /* generate: true if the cache has dtype kv_dtype (f32, bf16, i8; for planning only: f8_e4m3, i4).
-   * If false, the cache has the dtype of the activations. */
+  /* generate: true if the cache has the dtype kv_dtype. Its values are f32, bf16 and i8, and
+   * f8_e4m3 and i4 in plans that cannot run. If false, the cache has the dtype of the
+   * activations. */
   bool kv_dtype_set;
   rf_dtype kv_dtype;
-  /* for planning only: true if matrices that are not trained (including experts) have dtype
-   * `narrow` (f8_e4m3, i4); token tables have at least 8 bits */
+  /* True if matrices that are not trained (including experts) have the dtype `narrow` (f8_e4m3,
+   * i4). Such a job can be planned, but not run. Token tables keep at least 8 bits. */
   bool narrow_set;
   rf_dtype narrow;
-  /* for planning only: true if linear layers and experts, but not attention and the head, multiply
-   * in dtype `matmul` (i8, f8_e4m3) */
+  /* True if linear layers and experts multiply in the dtype `matmul` (i8, f8_e4m3). Attention and
+   * the head do not. Such a job can be planned, but not run. */
   bool matmul_set;
   rf_dtype matmul;
-  float temperature; /* divides all logits, after the softcap; 0: 1 */
-  int top;           /* score: number of most likely tokens returned per position, at most RF_TOP_MAX */
+  float temperature; /* number by which all logits are divided, after the softcap; 0 means 1 */
+  int top;           /* score: number of most likely tokens that a position returns, at most RF_TOP_MAX */
   int accumulate;
-  float dropout; /* dropout rate; negative: the model's own */
+  float dropout; /* dropout rate; negative: the rate of the model */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
-  float clip;             /* maximum gradient norm; 0: no clipping */
-  bool loss_only;         /* validation: forward pass and loss only */
+  float clip;             /* maximum gradient norm; 0: gradients are not clipped */
+  bool loss_only;         /* true for validation: a step has only the forward pass and the loss */
   rf_objective objective; /* train */
   rf_policy policy;       /* for RF_OBJECTIVE_POLICY */
   rf_pairs pairs;         /* for RF_OBJECTIVE_PAIRS */
   rf_mesh mesh;           /* all 0: one chip */
-  unsigned offload;       /* RF_OFFLOAD_ bits: what the host's memory holds */
-  /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If NULL,
-   * these matrices have the type `dtype`. Read only while the graph is built. */
+  unsigned offload;       /* RF_OFFLOAD_ bits: kinds of tensors in the host's memory */
+  /* Types that matrices without training have in the model's file (generate, score, LoRA). If NULL,
+   * these matrices have the type `dtype`. Only the building of the graph reads this field. */
   const struct rf_weight_types *weights;
-  /* Matrices that are not trained are plain rows of `dtype`, not packed. */
+  /* true if matrices that are not trained are plain rows of `dtype`, not packed */
   bool plain;
-  /* Graph of another job whose matrices this job reads in place: each matrix is stored as in that
-   * graph. NULL: as this job reads it fastest. */
+  /* Graph of another job. This job reads the matrices of that job in place, so it stores each
+   * matrix as that graph does. NULL: each matrix has the storage that this job reads fastest. */
   const rf_graph *stored_as;
 } rf_build_options;
 
 /* Checks the ranges of the settings of the objective. */
 rf_status rf_objective_check(const rf_build_options *options, rf_error *error);
-/* True if the graph has the input "reference_logprobs". */
+/* True if the graph has an input named "reference_logprobs". */
 bool rf_objective_has_reference(const rf_build_options *options);
 /* Builds the graph of a job: runs the passes build, adapt, differentiate, optimize, stage, shard
- * and fuse. `after` names the pass to stop after, as in `plan --after`; NULL: run all. */
+ * and fuse. `after` names the last pass that runs, as in `plan --after`. NULL: all passes run. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
                          rf_graph **graph, rf_error *error);
-/* Makes the program of one chip of pipeline stage options->mesh.stage: runs the passes stage, shard
+/* Makes the program of one chip of pipeline stage options->mesh.stage, by the passes stage, shard
  * and fuse. `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
 /* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. If
- * `learns`, the adapters get their dropout. With options->adapter_slots, adds slots for adapters
- * (rf_lora_all): the tensors of a weight "block.0/attn/qkv/weight" are block.0/attn/qkv/slots_a
- * (L,K,P r), .../slots_b (L,r,S) and .../slots_ranks i32 (L,P). The input "adapters" i32 (rows) has
- * the slot of each row, or -1. */
+ * `learns` is true, the adapters get their dropout. With options->adapter_slots, adds slots for
+ * adapters (rf_lora_all): the tensors of a weight "block.0/attn/qkv/weight" are
+ * block.0/attn/qkv/slots_a (L,K,P r), .../slots_b (L,r,S) and .../slots_ranks i32 (L,P). The input
+ * "adapters" i32 (rows) has the slot of each row, or -1. */
 rf_status rf_pass_adapt(rf_graph *graph, const rf_build_options *options, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
-/* Emits the backward ops of one op, as `gradient` or `backward` in the op's definition says.
- * rf_op_def.backward explains grad_out and grad_in. */
+/* Emits the backward ops of one op by the op's `gradient` or `backward`. rf_op_def.backward
+ * explains grad_out and grad_in. */
 rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                          rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
-/* Checks that a job can be sharded over a mesh. If RAFTER_INVALID, the error names a size that the
- * number of chips does not divide, and numbers of chips that divide the size. */
+/* Checks that a job can be sharded over a mesh. If a size cannot be divided by the number of chips,
+ * the result is RAFTER_INVALID. The error then names the size, and numbers of chips that divide
+ * it. */
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                         rf_error *error);
-/* Rewrites a graph into the program of one chip. Tensors get the shapes of one chip. If an op needs
- * another sharding than its operand has, a collective is added. */
+/* Rewrites a graph into the program of one chip. Each tensor gets the shape of one chip's part. If
+ * an op needs another sharding than its operand has, the pass adds a collective. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* If drop[t] is set, adds ops that recompute activation t before backward reads t. Results are
- * bit-identical. */
+/* For each t with drop[t] set: adds ops that recompute activation t before backward reads t.
+ * Results are bit-identical. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
-/* Moves the tensors named by `what` (RF_OFFLOAD_ bits) to the host's memory, and adds copies around
- * their uses. Results are bit-identical. Runs after remat. RAFTER_INVALID: no such tensor. */
+/* Moves tensors to the host's memory, and adds copies around their uses. `what` has the RF_OFFLOAD_
+ * bits of these tensors. Results are bit-identical. Runs after remat. RAFTER_INVALID: no such
+ * tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* Sets drop[t] for tensors t that a policy recomputes; `drop` has tensor_count entries. The
+/* Sets drop[t] for each tensor t that a policy recomputes. `drop` has tensor_count entries. The
  * policies NONE and AUTO recompute no tensor. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
-/* The graph as text in the graph's pool, one line per op, for `plan --after`. */
+/* Writes the graph as text into the graph's pool, with one line per op, for `plan --after`. */
 const char *rf_graph_print(rf_graph *graph);
 
 #endif

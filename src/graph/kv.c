@@ -8,7 +8,7 @@ rf_kv_class rf_kv_class_of(const rf_model *model, int layer) {
 }
 
 /* Bytes of the keys and values of one page in one layer; *scale_bytes gets the bytes of their
- * scales. Latent attention stores one row of kv_rank + rope_dim numbers for all heads. */
+ * scales. Latent attention stores one row of kv_rank + rope_dim numbers, which all heads share. */
 static int64_t bytes_of_page(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
   if (scale_bytes) *scale_bytes = 0;
   if (model->kv_rank > 0) return (page * (model->kv_rank + model->rope_dim) * rf_dtype_bits(dtype) + 7) / 8;

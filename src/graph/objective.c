@@ -1,4 +1,4 @@
-/* objective.c - the ranges of the settings of a training step's loss. */
+/* objective.c - checks that the settings of a training step's loss are in range. */
 #include "graph/graph.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@ bool rf_objective_has_reference(const rf_build_options *options) {
   return options->objective == RF_OBJECTIVE_PAIRS && options->pairs.kind != RF_PAIRS_SIMPO;
 }
 
-/* One number of the settings. NaN is in no range. */
+/* A setting that is one number, and its range. NaN is in no range. */
 typedef struct setting {
   const char *name, *range;
   float value;

@@ -1,21 +1,21 @@
 /* offload.c - tensors in the host's memory: optimizer states, weights and caches between uses,
- * activations between forward and backward. Each run of ops that uses such a tensor gets a copy on
- * the chip. The copy is fetched one layer early, and sent back if an op changed it. So the chip has
- * the copies of two layers at a time. The last layer's activations stay on the chip, because
- * backward begins with this layer. */
+ * activations between forward and backward. Each run of ops that uses such a tensor has a copy of
+ * the tensor on the chip. The chip fetches the copy one layer early, and sends it back if an op
+ * changed it. So the chip has the copies of two layers at a time. The last layer's activations stay
+ * on the chip, because backward begins with this layer. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A run of ops that uses one host tensor. All ops of the run are in one section. In the section
- * `micro`, either all are forward ops or all are backward ops. */
+ * `micro`, the ops of a run are all forward ops or all backward ops. */
 typedef struct stay {
   int tensor; /* the tensor in the host's memory */
-  int copy;   /* the copy that the ops of this run use */
+  int copy;   /* the copy that the ops of this run read and write */
   int first, last_write, phase;
   bool reads;
-  int block; /* the layer of the first op of these ops; RF_NONE: it is in no layer */
+  int block; /* the layer of the first of these ops; RF_NONE: this op is outside all layers */
 } stay;
 
 typedef struct offload {
@@ -25,9 +25,9 @@ typedef struct offload {
   int first_backward; /* index of the first backward op of `micro`, or op_count */
   stay *list;
   int count, capacity;
-  int *open;          /* for each tensor: its last run of ops in `list`, or RF_NONE */
-  rf_op_place *place; /* for each tensor: the layer that it belongs to */
-  /* for each op: lists of the new ops that come before it and after it */
+  int *open;          /* for each tensor: number of its last run of ops in `list`, or RF_NONE */
+  rf_op_place *place; /* for each tensor: the layer to which it belongs */
+  /* for each op: lists of the new ops before the op and after it */
   int *before, *after, *next, *moved, moves;
 } offload;
 
@@ -82,7 +82,8 @@ static bool stands_there(const rf_graph *graph, const rf_tensor *t, unsigned wha
          (what & RF_OFFLOAD_WEIGHTS && is_weight(graph, t));
 }
 
-/* ---- chooses the tensors to move, and finds the ops that use them ---------------------------- */
+/* ---- Chooses the tensors to move, and finds the ops that use these tensors.
+ * ---------------------------------------------------------- */
 
 static int copy_of(offload *f, int t, int phase) {
   static const char *const suffix[] = {"/here", "/here", "/here", "/here/bwd", "/here/end", "/here/end"};
@@ -132,7 +133,7 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* For each tensor: the op that makes it, if backward reads the tensor. RF_NONE for other tensors,
+/* For each tensor that backward reads: the op that makes the tensor. RF_NONE for all other tensors,
  * and for tensors of the last layer. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
@@ -169,8 +170,8 @@ static void place(offload *f, int *head, int o, int op) {
   *end = op;
 }
 
-/* A parameter and its optimizer states belong to the parameter's layer. Another tensor belongs to
- * the layer of the op that writes it first. */
+/* A parameter and its optimizer states belong to the parameter's layer. Any other tensor belongs to
+ * the layer of the op that first writes the tensor. */
 static void find_places(offload *f) {
   for (int t = 0; t < f->tensors; t++) {
     int p = f->graph->tensor[t].param;
@@ -183,7 +184,7 @@ static void find_places(offload *f) {
   }
 }
 
-/* The start of the op's name ("step/micro/"), then the tensor's name, then the suffix. */
+/* Joins the start of the op's name ("step/micro/"), the name of the tensor, and the suffix. */
 static const char *path_of(offload *f, const rf_op *op, const char *tensor, const char *suffix) {
   const char *block = strstr(op->name, "block.");
   size_t stem = block ? (size_t)(block - op->name) : 0;
@@ -219,7 +220,7 @@ static int in_order(const void *a, const void *b) {
 }
 
 /* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own copies.
- * The copies for the first layer start with the section, or with backward. */
+ * The copies for the first layer start at the start of the section, or at the start of backward. */
 static rf_status bring(offload *f) {
   int begin = 0,        /* index of the first run of this layer */
       begin_before = 0; /* index of the first run of the previous layer */
@@ -258,8 +259,8 @@ static void put_in_order(offload *f) {
   rf_graph_reorder(f->graph, order, count);
 }
 
-/* Sends each stored activation to the host after the op that makes it. Afterwards source[t] is the
- * host tensor that backward reads instead. */
+/* Sends each stored activation to the host, right after the op that makes the activation.
+ * Afterwards source[t] is the host tensor that backward reads instead. */
 static rf_status send_kept(offload *f, bool *there, int *source) {
   for (int t = 0; t < f->tensors; t++) {
     int o = source[t];

@@ -1,6 +1,7 @@
 /* optimize.c - the optimizer step: the squared norm of every gradient, the global norm, and AdamW
  * per parameter. With one microbatch and no clipping, a weight is updated during backward, after
- * the last op that writes its gradient or reads the weight. Then the gradient's memory is free. */
+ * the last op that writes its gradient or reads the weight. After the update, the memory of the
+ * gradient is free. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -95,7 +96,7 @@ static rf_status emit_clip(rf_graph *graph, int sums, int clip, const rf_build_o
              : RAFTER_OK;
 }
 
-/* The ops from number `first` on come in pairs. Moves pair i to the place after op after[i]. */
+/* The ops from number `first` on are in pairs. Moves pair i to the place after op after[i]. */
 static void place_after(rf_graph *graph, int first, const int *pair, const int *after, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
@@ -117,7 +118,7 @@ static void place_after(rf_graph *graph, int first, const int *pair, const int *
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
   int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
-  /* pipeline stages update after the last microbatch */
+  /* a pipeline stage updates its weights after the last microbatch */
   bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1;
   bool early = graph->accumulate == 1 && !(options->clip > 0) && !staged;
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;

@@ -1,8 +1,8 @@
-/* remat.c - recomputation. A forward activation that backward reads is dropped after its last
- * forward reader. The op that made it runs again before the first backward op that needs it.
- * Dropout draws the same random numbers again, so recomputed values are bit-identical. The steps
- * for a set of dropped tensors are computed without changing the graph, so that a search can
- * compare many sets. */
+/* remat.c - recomputation. A forward activation that backward reads is freed after its last forward
+ * reader. The op that made it runs again before the first backward op that needs it. Dropout draws
+ * the same random numbers again, so recomputed values are bit-identical. The steps for a set of
+ * dropped tensors are computed without a change of the graph, so that a search can compare many
+ * sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -23,13 +23,14 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- inputs that do not depend on the set of dropped tensors --------------------------------- */
+/* ---- fields that do not depend on the set of dropped tensors
+ * -------------------------------------------------- */
 
 /* Finds weights that both forward and backward gather. Recomputation uses the copy that backward
  * gathers. */
 static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
-  /* for each tensor: the forward op that gathers it */
+  /* for each tensor: the forward op that gathers the tensor */
   int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int));
   for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = RF_NONE;
   for (int o = 0; o < r->ops; o++) {
@@ -79,8 +80,8 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Marks tensors to recompute: the dropped tensors, and unstored tensors from which these are
- * computed. */
+/* Marks the tensors to recompute. These are the dropped tensors, and the tensors without storage
+ * from which dropped tensors are computed. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
@@ -92,8 +93,9 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* If only backward reads a result, recomputation frees nothing: the result's lifetime starts in
-     * backward anyway. Statistics of norms and the lse of attention are dropped with the result. */
+    /* If only backward reads a result, recomputation frees nothing, because the lifetime of the
+     * result starts in backward anyway. If the result is dropped, the statistics of norms and the
+     * lse of attention are dropped too. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
   }
@@ -103,7 +105,7 @@ static void choose(rf_recompute *r, const bool *drop) {
 
 static void make_again(rf_recompute *r, int t);
 
-/* The id that a backward op reads instead of `t`. */
+/* Returns the id of the tensor that a backward op reads instead of `t`. */
 static int current(rf_recompute *r, int t) {
   if (t < 0 || t >= r->tensors) return t;
   if (!r->remake[t]) return r->instead[t] != RF_NONE ? r->instead[t] : t;
@@ -140,7 +142,8 @@ static void make_again(rf_recompute *r, int t) {
   if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
 }
 
-/* Returns the inputs that a backward op reads now, or the op's own list if none has changed. */
+/* Returns the inputs that a backward op reads after recomputation. If no input has changed, this is
+ * the op's own list. */
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;
@@ -193,7 +196,7 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   }
   for (int i = 0; i < step->outputs; i++)
     if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
-  /* if the GELU's result is not wanted, the fused op becomes a plain product */
+  /* if no op reads the result of the GELU, the fused op becomes a plain product */
   if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.matmul.epilogue = RF_EPILOGUE_NONE;
   return op;
 }
@@ -213,7 +216,7 @@ static void copy_tensor(rf_graph *graph, int t) {
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   rf_pool *scratch = rf_pool_new();
   rf_status status = RAFTER_OK;
-  /* pointers to the original arrays, because `graph` gets new ones below */
+  /* pointers to the original arrays, because `graph` gets new arrays below */
   rf_graph before = *graph;
   rf_recompute *r = rf_recompute_open(&before, scratch);
   int *order = NULL;

@@ -27,24 +27,25 @@ typedef enum rf_saved_name {
 } rf_saved_name;
 
 /* A name covers up to three chains of tensors in a block. Each tensor of a chain is computed from
- * the previous one without a matrix product. So a policy stores one tensor of each chain: the first
- * that the backward pass reads. */
+ * the previous tensor without a matrix product. So a policy stores only one tensor of each chain:
+ * the first tensor that the backward pass reads. */
 enum { RF_SAVED_CHAINS = 3 };
 #define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 
 typedef struct rf_saved {
   const char *name;
-  /* Elements per token: `width * D + ff * F + (heads * N + kv * K) * H`, with D model width, F
-   * feed-forward width, N query heads, K key heads and H columns per head. */
+  /* Number of elements per token: `width * D + ff * F + (heads * N + kv * K) * H`, with D model
+   * width, F feed-forward width, N query heads, K key heads and H columns per head. */
   int8_t width, ff, heads, kv;
-  const char *within; /* name of the tensor that contains this one, as qkv contains q; NULL: none */
+  /* name of the tensor that contains this one, as qkv contains q; NULL: no tensor contains it */
+  const char *within;
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
-/* Index in RF_SAVED of the name in the first `length` letters of `text`, or RF_NONE. */
+/* Index in RF_SAVED of a name, or RF_NONE. The name is the first `length` letters of `text`. */
 int rf_saved_find(const char *text, size_t length);
-/* Writes a list of names for messages: "x, qkv, context, ...". With `parts`, the list has also the
- * names of parts of tensors, such as q. */
+/* Writes a list of names for messages: "x, qkv, context, ...". If `parts` is true, the list also
+ * has the names of parts of tensors, such as q. */
 void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
@@ -52,19 +53,21 @@ static inline bool rf_remat_saves(rf_remat remat, int name) {
 /* State of a loop over tensors in order. rf_saved_first returns true if the policy names `tensor`,
  * and `tensor` is the first of its chain in the layer. */
 typedef struct rf_saved_seen {
-  int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* layer of the last tensor seen, by name and chain */
+  /* layer of the last tensor that was seen, for each name and chain */
+  int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS];
 } rf_saved_seen;
 void rf_saved_begin(rf_saved_seen *seen);
 bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_saved_seen *seen);
 
 /* ---- recomputation of a set of dropped tensors ----------------------------------------------- */
 
-/* One op of the graph with recomputation: op number `op` of the original graph, or its
- * recomputation (`again`). Tensor ids from the original tensor_count on are recomputed copies. */
+/* One op of a graph with recomputation. It is op number `op` of the original graph or, if `again`
+ * is true, the recomputation of this op. Ids of recomputed copies begin at the tensor_count of the
+ * original graph. */
 typedef struct rf_remat_step {
   int op;
   bool again, /* the op is recomputed */
-      gelu;   /* only the GELU of a product with GELU is recomputed, from its stored input u */
+      gelu;   /* only the GELU of a fused product is recomputed, from its stored input u */
   const rf_op_def *def;
   int8_t inputs, outputs;
   const int *input, *output;
@@ -73,28 +76,30 @@ typedef struct rf_remat_step {
 typedef struct rf_recompute {
   const rf_graph *graph;
   int tensors, ops; /* of the original graph */
-  int *source,      /* for each tensor: the forward op that makes it, or RF_NONE */
-      *twin;        /* for each tensor: backward op that gathers the same weight again, or RF_NONE */
+  int *source,      /* for each tensor: the forward op that makes the tensor, or RF_NONE */
+      *twin;        /* for each tensor: the backward op that gathers the same weight again, or RF_NONE */
   bool *forward_read, *backward_read;
   /* Results of the last rf_recompute_decide. copied[i] is the original of recomputed copy i. */
   rf_remat_step *step;
   int steps, *copied, copies;
-  bool *kept;   /* for each tensor: stored from forward until backward reads it */
-  bool *remake; /* for each tensor: it is dropped, or it is an input of a recomputed op */
-  int *remade;  /* id of the tensor's recomputed copy, once emitted */
-  int *instead; /* for each tensor: the tensor that is read in its place if its op is left out, or RF_NONE */
-  bool *passed; /* for each op: true if it was emitted */
+  bool *kept;   /* for each tensor: true if it is stored from forward until backward reads it */
+  bool *remake; /* for each tensor: true if it is dropped, or is an input of a recomputed op */
+  int *remade;  /* for each tensor: id of its recomputed copy, after the copy exists */
+  /* for each tensor: the tensor that replaces it if its op is not recomputed, or RF_NONE
+   * */
+  int *instead;
+  bool *passed; /* for each op: true if the op was emitted */
   int *slot, slots;
 } rf_recompute;
 
-/* Allocated in `pool`; reads `graph`. */
+/* Allocates an rf_recompute in `pool`. The rf_recompute reads `graph`. */
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
 /* Computes the steps that rf_pass_remat writes for `drop`, which has tensor_count entries. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
 /* The op of a step. Its inputs and outputs are original tensors, also in place of copies. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
-/* True for a forward op of a microbatch that is not an optimizer update. */
+/* True for a forward op of a microbatch. False for an update of the optimizer. */
 static inline bool rf_remat_forward(const rf_op *op) {
   return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
          op->def != &RF_OP_ADAMW;

@@ -1,4 +1,5 @@
-/* remat_policy.c - the tensors that a policy drops: parts of a block, or all but named tensors. */
+/* remat_policy.c - the tensors that a policy drops: parts of a block, or all tensors except named
+ * ones. */
 #include "graph/remat.h"
 
 #include "base/text.h"
@@ -10,10 +11,12 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* The names are shortened from MaxText's checkpoint names (query_proj, context, out_proj, mlpwi,
- * mlpwo); sizes follow MaxText too. A gated MLP's mlpwi is gate and up together. */
+/* The names are short forms of MaxText's checkpoint names (query_proj, context, out_proj, mlpwi,
+ * mlpwo). The sizes are those of MaxText too. In a gated MLP, mlpwi is the tensor of gate and up
+ * together. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
-    [RF_SAVED_X] = {.name = "x", .width = 1}, /* always stored: a block is recomputed from its input */
+    /* a block is recomputed from its input, so the input is always stored */
+    [RF_SAVED_X] = {.name = "x", .width = 1},
     [RF_SAVED_Q] = {.name = "q", .heads = 1, .within = "qkv"},
     [RF_SAVED_K] = {.name = "k", .kv = 1, .within = "qkv"},
     [RF_SAVED_V] = {.name = "v", .kv = 1, .within = "qkv"},
@@ -126,7 +129,7 @@ static bool in_block(const rf_op *op) {
   return op->at.sublayer == RF_SUBLAYER_ATTN || op->at.sublayer == RF_SUBLAYER_MLP;
 }
 
-/* Returns the output that is the new residual stream, or RF_NONE if the op has none. */
+/* Returns the output that is the new residual stream, or RF_NONE if the op has no such output. */
 static int stream_of(const rf_op *op) {
   if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
   if (op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
@@ -165,7 +168,7 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
   bool block = policy == RF_REMAT_BLOCK || policy >= RF_REMAT_SAVE;
   bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN,
        attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
-  int stream = RF_NONE;           /* the residual stream after the last sublayer */
+  int stream = RF_NONE;           /* the residual stream, as the last sublayer leaves it */
   int32_t stream_layer = RF_NONE; /* layer of that sublayer */
   size_t tensors = (size_t)graph->tensor_count;
   if (tensors) memset(drop, 0, tensors);
@@ -179,7 +182,8 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
     if (!rf_remat_forward(op) || !in_block(op)) continue;
     int out = stream_of(op);
     if (out != RF_NONE) {
-      /* the stream after a block's last sublayer is the next block's input and stays stored */
+      /* the residual stream after a block's last sublayer stays stored, because it is the input of
+       * the next block */
       if (block && stream != RF_NONE && stream_layer == op->at.layer) drop[stream] = true;
       stream = out;
       stream_layer = op->at.layer;

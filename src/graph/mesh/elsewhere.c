@@ -6,7 +6,7 @@ static bool is_visible(const rf_tensor *tensor) {
   return tensor->persistent || tensor->input || tensor->output;
 }
 
-/* Bits of the other stages whose programs have the tensor. */
+/* Bits of the other stages whose programs have this tensor. */
 static uint64_t others_of(const rf_graph *graph, rf_graph *const *stage, const char *name) {
   uint64_t bits = 0;
   for (int i = 0; i < rf_pipeline_stages(&graph->mesh); i++)

@@ -1,5 +1,5 @@
 /* mesh_check.c - checks that a job can be sharded over a mesh. An error names the size that the
- * number of chips does not divide, and numbers of chips that divide it. */
+ * number of chips does not divide, and numbers of chips that divide the size. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -7,7 +7,8 @@
 
 #include <stdio.h>
 
-/* Writes the divisors of n, as "1, 2, 4 or 8". If there are more than 12, writes the 12 largest. */
+/* Writes the divisors of n, as "1, 2, 4 or 8". If there are more than 12 divisors, writes the 12
+ * largest. */
 static const char *divisors(int64_t n, char text[160]) {
   int64_t list[12], count = 0;
   for (int64_t d = 1; d <= n && d <= 1 << 20; d++) {
@@ -46,13 +47,13 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   rf_axes axes = AXIS(TENSOR) | AXIS(SEQUENCE);
   int64_t chips = rf_mesh_size(mesh, axes);
   RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
-  /* Several chips of a tensor group may share a key head. */
+  /* Several chips of a tensor group may have the same key head. */
   if (rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
 /* The axes context and sequence shard the rows of a forward pass. The rows are the slots of one
- * copy of the model, or the tokens of a prompt chunk. */
+ * copy of the model, or the tokens of a chunk of a prompt. */
 static rf_status check_pass(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
   int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_PASS), slots = options->microbatch / rf_mesh_copies(mesh);
@@ -66,7 +67,7 @@ static rf_status check_pass(const rf_mesh *mesh, const rf_build_options *options
                  (long long)chips, (long long)rows);
 }
 
-/* Checks the axes that shard the sequences of a microbatch, or the slots. */
+/* Checks the axes that shard the sequences of a microbatch, or that shard the slots. */
 static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[160];
   rf_axes axes = AXIS(SLICE) | AXIS(DATA) | AXIS(EXPERT) | AXIS(FSDP);

@@ -1,11 +1,12 @@
 /* overlap.c - lets exchanges run while the chip computes. A collective whose result is not needed
  * at once becomes two ops: one begins it, and exchange_wait ends it before the first op that needs
- * the result. The gathers of weights already precede their readers (shard_exchange.c). The norm and
- * the update of a gradient follow its sum at once. So they move to a later place, in their order,
- * and backward ops run in between. No other op moves, so no sum has another order.
+ * the result. The gathers of weights already run before their readers (shard_exchange.c). The norm
+ * and the update of a gradient follow its sum at once. So the norm and the update move to a later
+ * place, in their order, and backward ops run in between. No other op moves, so no sum gets another
+ * order.
  *
- * In `most` exchanges at a time, the oldest one is waited for before the next begins. All exchanges
- * end in the section in which they begin. */
+ * If `most` exchanges already run, the oldest exchange must end before the next one begins. All
+ * exchanges end in the section in which they begin. */
 #include "graph/mesh/overlap.h"
 #include "graph/passes.h"
 
@@ -13,21 +14,22 @@
 
 typedef enum piece { WHOLE, START, WAIT } piece;
 typedef struct item {
-  int op; /* of the graph before the pass */
+  int op; /* number of the op in the graph before the pass */
   piece which;
 } item;
 
 typedef struct splitter {
   rf_graph *graph;
   int most;
-  bool *whole;    /* (ops): the op stays one op */
-  bool *in_place; /* (ops): an all_reduce may write its sums over its input */
-  int *same;      /* (tensors): the tensor that takes this one's place */
+  bool *whole;    /* for each op: true if the op stays one op */
+  bool *in_place; /* for each op: true if an all_reduce may write its sums over its input */
+  int *same;      /* for each tensor: the tensor that replaces it */
   item *item;     /* the new order */
   int items;
-  int flight[RF_OVERLAP_MOST], flights; /* ops whose exchanges run, from the oldest on */
-  int *later, first_later, last_later;  /* ops that will follow when their exchanges have ended */
-  int *reads, *writes;                  /* (tensors): operands of these ops */
+  int flight[RF_OVERLAP_MOST], flights; /* ops whose exchanges run; the oldest is first */
+  int *later, first_later, last_later;  /* ops that will follow when the exchanges before them have ended */
+  /* for each tensor: number of these ops that read the tensor, or write it */
+  int *reads, *writes;
 } splitter;
 
 static const rf_op_def *start_of(const rf_op_def *def) {
@@ -54,8 +56,8 @@ static int output(const splitter *s, const rf_op *op, int i) {
   return op->output[i] < 0 ? RF_NONE : s->same[op->output[i]];
 }
 
-/* Index of a flight that an op must wait for, or RF_NONE: the op uses its output or writes its
- * input. */
+/* Index of an exchange in flight that an op must wait for, because the op uses the exchange's
+ * output or writes its input. RF_NONE: the op waits for none. */
 static int flight_before(const splitter *s, const rf_op *op) {
   for (int f = 0; f < s->flights; f++) {
     const rf_op *of = &s->graph->op[s->flight[f]];
@@ -68,7 +70,7 @@ static int flight_before(const splitter *s, const rf_op *op) {
   return RF_NONE;
 }
 
-/* Whether an op must follow an op that runs later. */
+/* True if an op must follow an op that will run later. */
 static bool follows_later(const splitter *s, const rf_op *op) {
   for (int i = 0; i < op->input_count; i++)
     if (input(s, op, i) >= 0 && s->writes[input(s, op, i)]) return true;
@@ -95,7 +97,7 @@ static void put_op(splitter *s, int o) {
   if (splits(s, o)) s->flight[s->flights++] = o;
 }
 
-/* Waits for a flight. Then the ops that waited for it can run. */
+/* Waits until exchange f in flight has ended. Then the ops that waited for the exchange can run. */
 static void end_flight(splitter *s, int f) {
   put(s, s->flight[f], WAIT);
   s->flights--;
@@ -140,8 +142,8 @@ static void order_ops(splitter *s) {
   while (s->flights) end_flight(s, 0);
 }
 
-/* Exchanges with nothing but waits between their two halves stay one op. Returns whether there are
- * such. */
+/* If only waits are between the start and the wait of an exchange, the exchange stays one op.
+ * Returns true if there are such exchanges. */
 static bool find_whole(splitter *s) {
   bool found = false;
   for (int i = 0; i < s->items; i++) {
@@ -154,7 +156,8 @@ static bool find_whole(splitter *s) {
   return found;
 }
 
-/* An all_reduce sums in place, as the layout does for one op, if nothing else needs its input. */
+/* An all_reduce sums in place if nothing else needs its input. The layout does the same for an
+ * all_reduce that is one op. */
 static void find_in_place(splitter *s) {
   const rf_graph *graph = s->graph;
   int *last = rf_pool_alloc(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *last),
@@ -190,9 +193,9 @@ static rf_status rewrite(splitter *s, rf_error *error) {
   for (int i = 0; i < s->items; i++) {
     int o = order[i] = s->item[i].op;
     if (s->item[i].which != WAIT) continue;
-    const rf_op op = graph->op[o]; /* copied, because a new op may move the array */
+    const rf_op op = graph->op[o]; /* a copy, because a new op may move the array */
     rf_attr attr = op.attr;
-    attr.accumulate[0] = RF_ACCUMULATE_ADD; /* the start has written the output */
+    attr.accumulate[0] = RF_ACCUMULATE_ADD; /* the op that starts the exchange has written the output */
     int wait = rf_graph_emit(graph, &RF_OP_EXCHANGE_WAIT, rf_graph_join(graph, op.name, "/wait", ""),
                              op.section, RF_IDS(op.input[0]), RF_IDS(op.output[0]), &attr, error);
     if (wait < 0) return RAFTER_INVALID;

@@ -32,9 +32,9 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* Returns how many of the first `piece` pieces have an extra layer. */
+/* Returns the number of pieces among the first `piece` pieces that have an extra layer. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
-  int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have an extra layer */
+  int64_t from = pieces - 1 - rest; /* only the pieces `from` to pieces - 2 have an extra layer */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
 }
 
@@ -56,8 +56,9 @@ int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t laye
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* The k-th forward (or backward) pass of an interleaved stage. A group of `stages` microbatches
- * runs through all chunks before the next group starts. A validation pass has one microbatch. */
+/* The k-th forward pass (or backward pass) of an interleaved stage. A group of `stages`
+ * microbatches runs through all chunks before the next group starts. A validation pass has one
+ * microbatch. */
 static rf_half turn(const rf_mesh *mesh, int micros, int64_t k, bool backward) {
   int64_t stages = micros == 1 ? 1 : rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh),
           group = k / (stages * chunks), inside = k % (stages * chunks);
@@ -86,7 +87,7 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
   int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
   if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
   if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
-  /* further groups of microbatches would repeat these groups */
+  /* further groups of microbatches would only repeat the pattern of these groups */
   if (micros > GROUPS * stages) micros = GROUPS * stages;
   int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
@@ -115,8 +116,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* Backward begins at the first backward op. Forward ops after that op count as backward too. An
-     * example is the sum of losses after a fused loss. */
+    /* Backward begins at the first backward op. Forward ops after that op count as backward ops
+     * too. The sum of losses after a fused loss is an example. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -124,9 +125,9 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half,     /* first pass whose ops use the tensor */
-      chunk;    /* lowest chunk whose ops use the tensor */
-  bool crosses; /* ops of another pass use the tensor too */
+  int half,     /* first pass whose ops use this tensor */
+      chunk;    /* lowest number of a chunk whose ops use this tensor */
+  bool crosses; /* true if ops of another pass use this tensor too */
   bool adds, lands;
 } use;
 
@@ -169,7 +170,8 @@ void rf_pass_slots(rf_graph *graph) {
       const use *u = &uses[t];
       tensor->slots = 0;
       if (u->half == RF_NONE || tensor->persistent || u->adds || !(u->crosses || u->lands)) continue;
-      /* A received tensor may arrive while the chip still uses the previous microbatch's tensor. */
+      /* A received tensor may arrive while the chip still uses the tensor of the previous
+       * microbatch. */
       int slots = (u->crosses ? flight[u->chunk] : 1) + u->lands;
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }

@@ -20,12 +20,12 @@ int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t plac
   return run * rf_mesh_size(mesh, strided) * rows + rf_mesh_rank(mesh, strided, place);
 }
 
-/* A tensor that has one chip's part, and the tensor that has all parts. */
+/* A tensor with the part of one chip, and the tensor with all parts. */
 typedef struct where {
   const rf_graph *graph;
   const rf_tensor *tensor, *whole;
   int32_t place[RF_AXES];
-  int64_t mine[RF_MAX_RANK], all[RF_MAX_RANK]; /* extents, 1 after the last dimension */
+  int64_t mine[RF_MAX_RANK], all[RF_MAX_RANK]; /* extents of both tensors; 1 after the last dimension */
 } where;
 
 static void shape_of(const rf_tensor *t, int64_t dims[RF_MAX_RANK]) {
@@ -45,14 +45,14 @@ static where where_of(const rf_graph *graph, int64_t chip, int tensor, const rf_
 /* A dimension that is split over `chips` chips. */
 typedef struct cut {
   int64_t rank, chips, local, whole;
-  int64_t each; /* rows of one expert on all chips */
-  int64_t own;  /* columns of query heads on all chips; an adapter may have fewer than the model */
+  int64_t each; /* number of rows of one expert on all chips */
+  int64_t own;  /* number of columns of query heads on all chips; an adapter may have fewer than the model */
   rf_form form;
   const rf_model *model;
 } cut;
 
-/* Maps query, key and value heads. Either chips share the key heads, or several chips have the same
- * key head. */
+/* Maps query, key and value heads. Either the chips divide the key heads, or several chips have the
+ * same key head. */
 static int64_t of_heads(const cut *c, int64_t i) {
   int64_t dim = c->model->head_dim, heads = c->own / dim, kv = c->model->kv_heads, mine = heads / c->chips,
           kv_mine = kv > c->chips ? kv / c->chips : 1;
@@ -86,7 +86,7 @@ static bool has_experts(const where *w) {
   return w->tensor->param >= 0 && w->graph->params.at[w->tensor->param].experts > 0;
 }
 
-/* An adapter changes some of the heads of a fused row. */
+/* An adapter changes only some of the heads of a fused row. */
 static int64_t queries_of(const where *w) {
   const rf_model *model = &w->graph->model;
   const rf_param *param = w->tensor->param < 0 ? NULL : &w->graph->params.at[w->tensor->param];
@@ -100,7 +100,7 @@ static int64_t queries_of(const where *w) {
 
 static bool passes(const where *w) { return w->graph->job == RF_JOB_GENERATE; }
 
-/* Number of copies of the model whose rows (or pages) the whole tensor holds. */
+/* Number of copies of the model. The whole tensor holds the rows (or pages) of all copies. */
 static int64_t copies_of(const where *w) {
   rf_class class = w->tensor->class;
   bool of_copy = class == RF_CLASS_IO || class == RF_CLASS_LOGITS || class == RF_CLASS_KV;
@@ -110,8 +110,8 @@ static int64_t copies_of(const where *w) {
              : 1;
 }
 
-/* The axes before context give a range of rows. The context axis distributes the rows of this
- * range, and the axes after context divide the result into ranges. */
+/* The mesh axes before the axis context choose a range of rows. The axis context distributes the
+ * rows of this range, and the axes after it divide the result into ranges. */
 static int64_t of_strided_rows(const where *w, rf_axes axes, int64_t i) {
   const rf_mesh *mesh = &w->graph->mesh;
   rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
@@ -121,7 +121,7 @@ static int64_t of_strided_rows(const where *w, rf_axes axes, int64_t i) {
          rf_mesh_rank(mesh, strided, w->place);
 }
 
-/* A sequence group divides the heads of its tensor group into ranges. */
+/* Chips along the axis sequence divide the heads of their tensor group into ranges. */
 static int64_t rank_of(const where *w, rf_axes axes) {
   const rf_mesh *mesh = &w->graph->mesh;
   if (w->tensor->class != RF_CLASS_KV) return rf_mesh_rank(mesh, axes, w->place);
@@ -130,7 +130,7 @@ static int64_t rank_of(const where *w, rf_axes axes) {
          rf_mesh_rank(mesh, inner, w->place);
 }
 
-/* Index along dimension d in the whole tensor; -1: padding. */
+/* Index along dimension d of the whole tensor. -1: the element is padding. */
 static int64_t in_dim(const where *w, int d, int64_t i) {
   const rf_mesh *mesh = &w->graph->mesh;
   const rf_axes of_copies =
@@ -143,7 +143,7 @@ static int64_t in_dim(const where *w, int d, int64_t i) {
     all /= copies;
     block = rf_mesh_rank(mesh, of_copies, w->place) * all;
   }
-  /* a range of experts, and a range of rows of each */
+  /* a range of the experts, and a range of the rows of each expert */
   if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w)) {
     rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
     all /= rf_mesh_size(mesh, experts);
@@ -160,8 +160,8 @@ static int64_t in_dim(const where *w, int d, int64_t i) {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* Changes the page and row of a chip's cache to those of the whole cache. Each slot has consecutive
- * pages. Along the context axis, each chip has every n-th position of a page. */
+/* Changes the page and row in a chip's cache to the page and row in the whole cache. Each slot has
+ * consecutive pages. Along the context axis, each chip has every n-th position of a page. */
 static bool cached_at(const where *w, int64_t index[RF_MAX_RANK]) {
   int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
           slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
@@ -238,9 +238,9 @@ bool rf_place_same(const rf_place_part *a, const rf_place_part *b) {
 
 typedef struct search {
   const rf_place_part *part;
-  int64_t first, end;                            /* elements of the whole tensor */
-  int64_t mine[RF_MAX_RANK], whole[RF_MAX_RANK]; /* elements of one index along a dimension */
-  int last; /* along dimensions after this one, the part has everything in the same order */
+  int64_t first, end;                            /* number of elements of the whole tensor */
+  int64_t mine[RF_MAX_RANK], whole[RF_MAX_RANK]; /* number of elements that one index along a dimension has */
+  int last; /* true if the part has all elements of the later dimensions, in the same order */
   rf_place_visit visit;
   void *context;
   rf_error *error;
@@ -251,7 +251,7 @@ static rf_status visit_run(const search *s, int64_t mine, int64_t whole, int64_t
   return from < end ? s->visit(s->context, mine + from - whole, from, end - from, s->error) : RAFTER_OK;
 }
 
-/* Visits dimension d of the part, which begins at these elements. */
+/* Visits dimension d of the part. The indices say where the visit begins. */
 static rf_status visit_dim(const search *s, int d, int64_t mine, int64_t whole) {
   int64_t each = s->whole[d];
   for (int k = 0; k < s->part->runs[d]; k++) {

@@ -1,42 +1,44 @@
-/* place.h - where the part of each chip is in a whole tensor. The shard pass gives a tensor the
+/* place.h - the position of each chip's part in a whole tensor. The shard pass gives a tensor the
  * shape of one chip's part and a spec. These functions find the element of the whole tensor for
- * each element of a part. The chips of a forward pass that serve other sequences (rf_mesh_copies)
- * have caches, inputs and logits of their own: in a whole tensor of all copies, they follow each
- * other. */
+ * each element of a part. In generation, copies of the model (rf_mesh_copies) serve different
+ * sequences, and each copy has its own caches, inputs and logits. In a whole tensor, the parts of
+ * the copies follow each other. */
 #ifndef RF_GRAPH_PLACE_H
 #define RF_GRAPH_PLACE_H
 
 #include "graph/graph.h"
 
-/* Coordinates of chip number `chip` by axis. The last axis varies fastest. */
+/* Coordinates of chip number `chip`, one for each axis. The last axis varies fastest. */
 void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
 
-/* Row of the whole tensor for the first of the `rows` rows of the chip at `place`, if `axes` split
- * the rows. Along the axis context, a chip takes every n-th row of a run. */
+/* The row of the whole tensor that is the first of the `rows` rows of the chip at `place`, if
+ * `axes` split the rows. Along the axis context, a chip takes every n-th row of a run. */
 int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES], int64_t rows);
 
-/* Index in the whole tensor of element `i` of the chip's part of tensor `tensor`. -1: the element
- * is padding, or no whole tensor has it. `whole` gives the rank and the shape. */
+/* Index in the whole tensor of element number `i` of a chip's part. The part is of tensor `tensor`.
+ * -1: the element is padding, or no whole tensor has it. `whole` gives the rank and the shape. */
 int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
 
-/* A run of consecutive indices along one dimension: [mine, mine + count) of the part, and
- * [whole, whole + count) of the whole tensor. */
+/* A range of consecutive indices along one dimension. These are the indices [mine, mine + count) of
+ * the part, and [whole, whole + count) of the whole tensor. */
 typedef struct rf_place_run {
   int64_t mine, whole, count;
 } rf_place_run;
-/* A chip's part of a tensor as runs along each dimension, in ascending order of `whole`. */
+/* A chip's part of a tensor, as a list of runs for each dimension, in ascending order of
+ * `whole`. */
 typedef struct rf_place_part {
   int rank;
   int64_t mine[RF_MAX_RANK], whole[RF_MAX_RANK]; /* extents */
   int runs[RF_MAX_RANK];
   rf_place_run *run[RF_MAX_RANK];
 } rf_place_part;
-/* Not for caches, whose pages lie differently on each chip. The pool owns the runs. */
+/* Not for caches, because each chip has its own order of pages. The pool owns the runs. */
 rf_place_part rf_place_part_of(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole,
                                rf_pool *pool);
 bool rf_place_same(const rf_place_part *a, const rf_place_part *b);
-/* Calls `visit` for each contiguous piece of the part within elements [first, first + count) of the
- * whole tensor: `size` elements from element `mine` of the part on, and from `whole` on. */
+/* Calls `visit` for each contiguous piece of the part. The pieces are limited to elements [first,
+ * first + count) of the whole tensor. A piece has `size` elements. It starts at element `mine` of
+ * the part and at element `whole` of the whole tensor. */
 typedef rf_status (*rf_place_visit)(void *context, int64_t mine, int64_t whole, int64_t size,
                                     rf_error *error);
 rf_status rf_place_pieces(const rf_place_part *part, int64_t first, int64_t count, rf_place_visit visit,

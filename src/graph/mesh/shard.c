@@ -1,9 +1,9 @@
-/* shard.c - the program of one chip of a mesh. Every op gets the shapes of one chip. If an op needs
- * another sharding than its operand has, a collective is added. The rules of ops choose the
- * sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is reduced
- * where it is computed. If an op needs all of a sharded dimension, the forward pass gathers the
- * tensor, and the backward pass gathers it again. Between the passes, a chip stores only its own
- * part. */
+/* shard.c - the program of one chip of a mesh. Every op gets the shapes of one chip's tensors. If
+ * an op needs another sharding than its operand has, the pass adds a collective. The rules of ops
+ * choose the sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum
+ * is reduced right after the op that computes it. If an op needs all of a sharded dimension, the
+ * forward pass gathers the tensor, and the backward pass gathers it again. Between the two passes,
+ * a chip stores only its own part. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -38,8 +38,8 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   return id;
 }
 
-/* The sharding of an input that the caller writes, over its rows. The list of segment starts has
- * room for one entry more than there are rows. */
+/* The sharding of the rows of an input that the caller writes. The list of segment starts has one
+ * entry more than the number of rows. */
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
@@ -100,8 +100,8 @@ static void make_initial(rf_sharder *s) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* The sharding of a tensor after the partial sums of chips have been added. Either each chip of a
- * tensor group then has a run of the rows, or every chip has all rows. */
+/* The sharding of a tensor after the partial sums of all chips have been added. Either each chip of
+ * a tensor group has a run of the rows, or every chip has all rows. */
 static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;
@@ -145,8 +145,8 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding
   return RAFTER_OK;
 }
 
-/* At the end of the step, sums a tensor over all chips. Each chip has already summed it over the
- * microbatches. */
+/* At the end of the step, sums a tensor over all chips. Each chip has already summed the tensor
+ * over the microbatches. */
 static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
@@ -161,7 +161,8 @@ static rf_status finish_sum(rf_sharder *s) {
                                                                                          : RAFTER_OK;
 }
 
-/* Sends rows to the chips that have the rows' experts, or sends the experts' results back. */
+/* Sends rows to the chips that have the experts of these rows, or sends the results of the experts
+ * back. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);
@@ -186,7 +187,7 @@ int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, cons
   return id;
 }
 
-/* The tensor that output `slot` writes, or RF_WANTED. */
+/* Returns the tensor that output `slot` writes, or RF_WANTED. */
 static int target(rf_sharder *s, const rf_op *op, int slot, rf_sharding *r) {
   int t = op->output[slot];
   if (t < 0) return RF_NONE;
@@ -237,8 +238,8 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
   return weight ? s->specs[tensor->param].use : s->at[t].spec;
 }
 
-/* Pipeline stages exchange tensors that are sharded like the rows of a microbatch. As many axes as
- * possible shard the rows, so that no two chips send the same rows. */
+/* Pipeline stages exchange tensors that are sharded like the rows of a microbatch. The number of
+ * axes that shard the rows is the largest possible, so that no two chips send the same rows. */
 rf_status rf_expand_transfer(rf_sharder *s, const rf_op *op, bool *done) {
   bool sends = op->def == &RF_OP_SEND;
   int t = sends ? op->input[0] : op->output[0], id;
@@ -325,9 +326,9 @@ static void order_early(rf_sharder *s) {
   rf_graph_reorder(graph, order, count);
 }
 
-/* A dimension is sharded only if padding does not double it, so an fsdp axis that is longer than
- * all dimensions leaves matrices whole. Refuses a mesh that leaves every matrix of the blocks
- * whole: its memory and traffic would be those of data parallelism. */
+/* A dimension is sharded only if padding does not double the dimension. So an fsdp axis that is
+ * longer than all dimensions leaves matrices whole. The check refuses a mesh that leaves every
+ * matrix of the blocks whole, because memory and traffic would be those of data parallelism. */
 static rf_status check_fsdp(const rf_sharder *s, rf_error *error) {
   const rf_params *params = &s->whole.params;
   int64_t longest = 0, chips = rf_mesh_extent(s->mesh, RF_AXIS_FSDP);
@@ -362,7 +363,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
                   .half = -1,
                   .end_sum = RF_NONE};
   bool text = s.text = graph->job != RF_JOB_GENERATE;
-  /* generation: the rows of one copy of the model */
+  /* generation: the rows belong to one copy of the model */
   s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))
                                    : RF_AXES_OF_PASS);
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);

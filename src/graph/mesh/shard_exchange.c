@@ -20,7 +20,8 @@ static const char *const KINDS[RF_EXCHANGES] = {
     [RF_EXCHANGE_ALL_REDUCE] = "reduced", [RF_EXCHANGE_REDUCE_SCATTER] = "scattered",
     [RF_EXCHANGE_PERMUTE] = "exchanged",  [RF_EXCHANGE_ALL_TO_ALL] = "exchanged"};
 
-/* Sets the layout of a gathered packed matrix. The parts of the matrix keep their types. */
+/* Sets the layout of a gathered packed matrix. The parts of the matrix keep their quantised
+ * types. */
 static void gather_panels(rf_tensor *to, const rf_tensor *from) {
   int outputs = from->panels.outputs_first ? 0 : 1;
   to->panels = from->panels;
@@ -33,7 +34,7 @@ static void gather_panels(rf_tensor *to, const rf_tensor *from) {
 
 int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin) {
   rf_graph *graph = s->graph;
-  const rf_tensor from = graph->tensor[x->from]; /* copied: a new tensor may move the array */
+  const rf_tensor from = graph->tensor[x->from]; /* a copy, because a new tensor may move the array */
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_attr attr = {.axes = x->axes,
                   .group = (int32_t)rf_mesh_size(s->mesh, x->axes),
@@ -76,7 +77,8 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  /* along context, a chip gets every n-th token in train and score, a block in generation */
+  /* along the axis context, a chip gets every n-th token in train and score jobs, and a block of
+   * tokens in generation */
   const rf_axes strided = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
@@ -140,7 +142,8 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
   }
   return id;
 }
-/* ---- copies that several readers share ------------------------------------------------------- */
+/* ---- numbers of the copies that several readers share
+ * ------------------------------------------------------- */
 
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when) {
   if (from >= s->head_capacity) return RF_NONE;
@@ -173,8 +176,8 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
   return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
-/* Number of an op's sublayer and pass (unit). Weights are gathered one unit early, so gathered
- * weights of two units exist at a time. */
+/* Number of the unit of an op. A unit is one pass of one sublayer. Weights are gathered one unit
+ * early, so gathered weights of two units exist at a time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);

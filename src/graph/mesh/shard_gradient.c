@@ -30,7 +30,7 @@ static int state_dim(const rf_sharder *s, int p) {
   return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1;
 }
 
-/* Reduces a gradient. Each chip keeps only its part of the sum. */
+/* Reduces a gradient. After the sum, each chip keeps only its own part. */
 static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_pending_grad *g = &s->gradient[p];
@@ -48,7 +48,7 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
 }
 
 /* If several chips of a tensor group hold the same key and value heads, each chip's gradient covers
- * only its own query heads. The full gradient is the sum over these chips. */
+ * only its own query heads. The full gradient is the sum of the gradients of these chips. */
 static rf_status sum_copies(rf_sharder *s, rf_sharded_tensor *at, int p, rf_origin origin) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
@@ -65,8 +65,8 @@ static rf_status sum_copies(rf_sharder *s, rf_sharded_tensor *at, int p, rf_orig
 }
 
 /* Before the optimizer reads a gradient, completes its sum over all chips that have different
- * partial sums. Chips of one slice add up first, so that a chip sends only its own part over the
- * data-centre network. */
+ * partial sums. The chips of one slice add their sums first. So a chip sends only its own part over
+ * the data-centre network. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_pending_grad *g = &s->gradient[p];
@@ -105,15 +105,17 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, origin);
 }
 
-/* With one microbatch, this chip's gradient is complete here. The sum over chips starts now and
- * overlaps with later backward ops. With several, the sum waits for the last microbatch. */
+/* With one microbatch, this chip's gradient is complete here. So the sum over chips starts at this
+ * point, and overlaps with later backward ops. With several microbatches, the sum over chips waits
+ * for the last microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)
                                                                      : RAFTER_OK;
 }
 
-/* For a weight that every chip stores in full: gathers the parts that the chips have updated. */
+/* For a weight that every chip stores in full: gathers the parts, each of which one chip has
+ * updated. */
 static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from, int weight) {
   rf_exchange x = {.def = &RF_OP_ALL_GATHER,
                    .from = from,

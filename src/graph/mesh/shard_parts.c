@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Makes tensor `id` the sharded version of output `slot` of `op`, an op of the unsharded graph. */
+/* Makes tensor `id` the sharded version of an output. The output is number `slot` of `op`, which is
+ * an op of the unsharded graph. */
 static void made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
   const rf_tensor *old = &s->whole.tensor[t];
@@ -18,8 +19,8 @@ static void made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec 
   s->at[t] = (rf_sharded_tensor){id, spec};
 }
 
-/* Expands a head with a sharded vocabulary: each chip computes head_part on its own tokens of the
- * vocabulary, and head_merge combines the results of all chips. */
+/* Expands a head with a sharded vocabulary. The op head_part computes on each chip with the chip's
+ * own tokens of the vocabulary, and head_merge combines the results of all chips. */
 rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   bool score = op->def == &RF_OP_HEAD_SCORE;
@@ -57,8 +58,9 @@ rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
 
 static bool shards_context(const rf_sharder *s) { return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0; }
 
-/* Attention with tokens sharded along context. Each chip keeps its queries and gathers all keys and
- * values. In backward, each chip gets the sum of the gradients of its own keys and values. */
+/* Expands attention whose tokens are sharded along the axis context. Each chip keeps its queries
+ * and gathers all keys and values. In the backward pass, each chip gets the sum of the gradients of
+ * its own keys and values. */
 rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);
@@ -102,9 +104,9 @@ rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
   return RAFTER_OK;
 }
 
-/* Expands attention over a cache that is sharded along context. Every chip computes attention of
- * all rows over its own positions. The chip that owns a row merges the results (Dao et al. 2023;
- * Helix, 2025). */
+/* Expands attention over a cache that is sharded along the axis context. For all rows, every chip
+ * computes attention over the positions of its own cache. The chip that owns a row merges the
+ * results (Dao et al. 2023; Helix, 2025). */
 rf_status rf_expand_cached(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

@@ -60,7 +60,8 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes) {
   return RAFTER_OK;
 }
 
-/* Converts column `at` of a full qkv row, where a head starts or ends, to one chip's column. */
+/* Converts a column of a full qkv row to a column of one chip. A head starts or ends at column
+ * `at`. */
 static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim,
           mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
@@ -90,7 +91,7 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* The form in which a parameter's columns (or rows) are divided among chips. */
+/* The form in which chips divide the columns (or rows) of a parameter. */
 static rf_form form_of(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   const char *name = param->adapts >= 0 ? graph->params.at[param->adapts].name : param->name;
@@ -102,8 +103,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The dimension that tensor parallelism shards, or -1. For matrix A or B of an adapter: the sharded
- * dimension of the adapted weight, if the matrix has that dimension. */
+/* The dimension that tensor parallelism shards. -1: there is none. For matrix A or B of an adapter,
+ * this is the sharded dimension of the adapted weight, if the matrix has that dimension. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;
@@ -145,13 +146,14 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
   if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
   copies.chips = chips / heads;
-  /* an adapter that adds to query heads only has no copies */
+  /* an adapter that changes only query heads has no copies */
   if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1;
   return copies;
 }
 
-/* Returns the dimension of a matrix that chips shard between uses, or -1. Tensor parallelism must
- * not shard that dimension. Among several such dimensions, takes the one with less padding. */
+/* Returns the dimension of a matrix that chips shard between uses. -1: there is none. Tensor
+ * parallelism does not shard the returned dimension. If several dimensions are possible, takes the
+ * one with less padding. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);

@@ -1,8 +1,8 @@
 /* stage.c - the program of one pipeline stage. It has the ops of the stage's pieces (pipeline.h). A
  * half is the forward or backward pass of a piece. Before the first op of a half, a stage receives
- * the tensors that the half reads. A stage sends a tensor right after the op that makes it. If two
- * stages use the same parameter, both store the parameter. After the last microbatch, the two
- * stages exchange their gradients. Then both stages make the same update. */
+ * the tensors that the half reads. A stage sends a tensor right after the op that computes the
+ * tensor. If two stages use the same parameter, both store the parameter. After the last
+ * microbatch, the two stages exchange their gradients. Then both stages make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct crossing {
-  int tensor, from, /* piece that makes the tensor */
+  int tensor, from, /* piece that computes the tensor */
       to;           /* piece that reads the tensor */
 } crossing;
 
@@ -19,15 +19,15 @@ typedef struct stager {
   rf_graph *graph; /* the program of this stage */
   const rf_mesh *mesh;
   rf_error *error;
-  int *piece;         /* for each op: its piece, or RF_NONE if the op is outside the section `micro` */
-  int *maker;         /* for each tensor: the op that makes it, or RF_NONE */
-  int *map;           /* for each tensor: its id on this stage, or RF_NONE */
-  int *low,           /* for each parameter: first stage that uses it, or RF_NONE */
-      *high;          /* for each parameter: last stage that uses it, or RF_NONE */
+  int *piece;         /* for each op: its piece; RF_NONE: the op is outside the section `micro` */
+  int *maker;         /* for each tensor: the op that makes the tensor, or RF_NONE */
+  int *map;           /* for each tensor: the id of the tensor on this stage, or RF_NONE */
+  int *low,           /* for each parameter: first stage that uses the parameter, or RF_NONE */
+      *high;          /* for each parameter: last stage that uses the parameter, or RF_NONE */
   crossing *crossing; /* tensors that this stage sends or receives */
   int crossings, capacity;
-  bool *written; /* for each parameter: true if an op of this stage has written its gradient */
-  int trained;   /* number of parameters whose gradient norms this stage counts */
+  bool *written; /* for each parameter: true if an op of this stage has written the gradient */
+  int trained;   /* number of parameters whose gradient norms this stage adds up */
 } stager;
 
 /* ---- pieces of ops --------------------------------------------------------------------------- */
@@ -146,8 +146,8 @@ static const char *half_path(stager *s, int piece, bool backward) {
   return rf_pool_format(s->graph->pool, "step/micro/piece.%d/%s", piece, backward ? "bwd" : "fwd");
 }
 
-/* Before the first op of a half, receives the tensors of other pieces that the half reads. Forward
- * tensors come before backward tensors, as in the whole graph. */
+/* Receives tensors of other pieces, before the first op of the half that reads these tensors.
+ * Forward tensors come before backward tensors, as in the whole graph. */
 static rf_status receive(stager *s, int piece, bool backward) {
   for (int i = 0; i < s->crossings; i++) {
     const crossing *c = &s->crossing[i];
@@ -203,8 +203,8 @@ static rf_status exchange_shared(stager *s) {
   return RAFTER_OK;
 }
 
-/* For the norm of all gradients, each stage adds up its squares. Then the totals of all stages are
- * added. */
+/* For the norm of all gradients, each stage adds up the squares of its own gradients. Then the
+ * totals of all stages are added. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
   s->graph->at = op->at;

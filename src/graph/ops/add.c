@@ -1,7 +1,7 @@
 /* add.c - sum of two activations: the residual stream without dropout, and sums of gradients. */
 #include "graph/mesh/shard.h"
 
-/* The gradient of each input is the gradient of the output, so no op is needed. */
+/* The gradient of each input is the gradient of the output, so backward needs no op. */
 static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                               rf_error *error) {
   (void)graph;

@@ -41,7 +41,7 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* FLOPs of one product over a (query, key) pair, for all heads. */
+/* FLOPs of one product over a pair of query and key, for all heads. */
 static double pair_flops(const rf_op *op) {
   return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
 }
@@ -104,7 +104,7 @@ bool rf_op_is_cached(const rf_op *op) {
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
   const rf_tensor *cache = &graph->tensor[op->input[1]];
-  /* each of `chips` chips has the keys of every chips-th position */
+  /* each of the `chips` chips has the keys of every chips-th position */
   double chips = op->attr.group > 1 ? op->attr.group : 1;
   double bytes = rf_cache_position_bytes(cache) +
                  (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
@@ -179,9 +179,10 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* For backward XLA stores the exponentials in f32, and in a loop also the softmax weights in
-     * the dtype of products. Scores in f32: 1 write, 1 read for maximum and sum, 1 read for the
-     * softmax weights. Softmax weights: 1 write, 1 read. Source: kept.h. */
+    /* For backward, XLA stores the exponentials in f32. In a loop, it also stores the softmax
+     * weights in the dtype of products. XLA writes the scores in f32 once. It reads them once for
+     * maximum and sum, and once for the softmax weights. It writes the softmax weights once, and
+     * reads them once. Source: kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
@@ -207,8 +208,8 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_SEGMENT,
-    /* XLA moves these arrays. Gradient of the softmax weights (f32): 1 write, 1 read. Softmax
-     * weights: 2 reads. Gradient of the scores: 1 write, 2 reads. */
+    /* XLA writes the gradient of the softmax weights (f32) once, and reads it once. It reads the
+     * softmax weights twice. It writes the gradient of the scores once, and reads it twice. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 

@@ -1,13 +1,14 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
  * row, causal attention and its backward ops, and attention over the latent rows of a text
- * (scoring) or of a cache (generation). The last two ops compute no keys. They map queries into the
- * latent space. */
+ * (scoring) or of a cache (generation). The last two ops do not compute keys. Instead, these ops
+ * map queries into the latent space. */
 #include "graph/mesh/shard.h"
 
-/* Columns per head. R: query columns that are rotated. P: the other query columns, which are
- * multiplied with keys from the latent row. W: columns of a value head. */
+/* Letters for numbers of columns of a head. R: number of query columns that are rotated. P: number
+ * of the other query columns, which are multiplied with keys from the latent row. W: number of
+ * columns of a value head. */
 typedef struct latent_dims {
-  int64_t rows, heads, rotated, plain, value, pair; /* pair: P + W, columns of a head in kv_b */
+  int64_t rows, heads, rotated, plain, value, pair; /* pair: number P + W of the columns of a head in kv_b */
   rf_dtype dtype;
 } latent_dims;
 
@@ -114,7 +115,8 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* FLOPs per (query, key) pair, for all heads: a score sums P + R columns; a value has W columns. */
+/* FLOPs per pair of query and key, for all heads. A score sums P + R columns, and a value has W
+ * columns. */
 static double scores_flops(const rf_op *op) {
   return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
 }
@@ -138,22 +140,22 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Forward has two products. Backward has four products (dQ, dK, dV, dP) and recomputes the
- * scores. */
+/* The forward op computes two products. The backward op computes four products (dQ, dK, dV, dP),
+ * and recomputes the scores. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }
 
-/* Returns the axes that shard heads. *rows gets those that shard rows. Along the axis sequence, an
- * all-to-all replaces shards of rows by shards of heads. */
+/* Returns the axes that shard heads. *rows gets the axes that shard rows. Along the axis sequence,
+ * an all-to-all replaces shards of rows by shards of heads. */
 static rf_axes heads_of(const rf_sharding *s, rf_axes *rows) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
   *rows = s->in[0].split[0] & (rf_axes)~here;
   return s->in[0].split[1] | (s->in[0].split[0] & sequence);
 }
 
-/* Heads are sharded as in attention. All heads share the rotated part of the keys, so the gradient
- * of that part is a sum over all chips that have heads. */
+/* Heads are sharded in the same way as in the op attention. All heads share the rotated part of the
+ * keys, so the gradient of that part is a sum over all chips that have heads. */
 static rf_status attention_shard(rf_sharding *s) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
   rf_axes rows, heads = heads_of(s, &rows);
@@ -215,7 +217,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
 
 /* ---- over latent rows ------------------------------------------------------------------------ */
 
-/* Checks q, latent, turns and w, the inputs 0 to 3 of attention over latent rows. */
+/* Checks the inputs 0 to 3 of attention over latent rows: q, latent, turns and w. */
 static rf_status latent_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_error *error) {
   RF_TRY(dims_of(graph, op, d, error));
   int64_t latent = rf_input_dim(graph, op, 1, 1);
@@ -226,8 +228,8 @@ static rf_status latent_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_er
   return RAFTER_OK;
 }
 
-/* FLOPs per row: mapping a query into the latent space, and mapping a sum of latent rows to a
- * value. */
+/* FLOPs per row: mapping a query into the latent space, and mapping a sum of latent rows to a value
+ * vector. */
 static double row_flops(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *a = &op->attr.attention;
   return 2.0 * a->heads * (double)rf_input_dim(graph, op, 1, 1) * (a->head_dim - a->rope_dim + a->value_dim);
@@ -255,8 +257,8 @@ static rf_work attention_rows_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are sharded as in attention_latent, with the columns of w. Each chip needs the latent row
- * of every key. */
+/* Heads are sharded in the same way as in attention_latent. The columns of w are sharded with them.
+ * Each chip needs the latent row of every key. */
 static rf_status attention_rows_shard(rf_sharding *s) {
   rf_axes rows, heads = heads_of(s, &rows);
   s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_BLOCKS);

@@ -57,8 +57,8 @@ static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double product
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
 
-/* Combines the results of several chips, each over its own keys, into attention over all keys
- * (flash-decoding, Dao et al. 2023). */
+/* Combines the results of several chips into attention over all keys. Each chip had only its own
+ * keys (flash-decoding, Dao et al. 2023). */
 static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);

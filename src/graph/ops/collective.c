@@ -1,6 +1,7 @@
 /* collective.c - collectives between chips, transfers between pipeline stages, and copies between a
- * chip and its host. The `group` chips of a group differ only in the axes `axes`. Their order is
- * the order of mesh.h. In a group of one chip a collective is a copy. */
+ * chip and its host. The `group` chips of a group differ only in their coordinates along `axes`.
+ * The order of these chips is the order of mesh.h. In a group of one chip a collective is a
+ * copy. */
 #include "graph/mesh/shard.h"
 
 static rf_status group_check(const rf_op *op, rf_error *error) {
@@ -29,7 +30,7 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (id < 0 || id >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
                    op->name);
-  const rf_tensor x = graph->tensor[id]; /* copied, because a new tensor may move the array */
+  const rf_tensor x = graph->tensor[id]; /* a copy, because a new tensor may move the array */
   const rf_attr_collective *attr = &op->attr.collective;
   int64_t dims[RF_MAX_RANK], group = op->attr.group;
   RF_TRY(group_check(op, error));
@@ -53,7 +54,8 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
                          x.rank, dims, error);
 }
 
-/* `sent_bytes` is the array's size over all chips of the group, as in the usual formulas. */
+/* `sent_bytes` is the array's size over all chips of the group, as in the usual formulas for
+ * collectives. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
   work.sent_bytes = op->attr.group > 1 ? bytes : 0;
@@ -79,7 +81,7 @@ static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
-/* Fields in the definition of an exchange op that has one input x and one output y. */
+/* Fields for the definition of an exchange op that has one input x and one output y. */
 #define MOVES(FAMILY) \
   .kind = RF_KIND_EXCHANGE, .inputs = {"x (..)"}, .outputs = {"y (..)"}, .fields = RF_FIELDS_##FAMILY, \
   .shape = exchange_shape
@@ -205,8 +207,8 @@ static rf_work send_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
 }
 
-/* The send op counts the transfer and the write into the receiver's memory. The recv op counts only
- * the extra read and write where it accumulates. */
+/* The work of the send op is the transfer and the write into the receiver's memory. The work of the
+ * recv op is only the extra read and write of an op that accumulates. */
 static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
   double bytes =
       op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);

@@ -1,5 +1,6 @@
-/* dropout.c - dropout, alone or fused with a residual sum. Dropout is its own backward op: the same
- * elements become 0. Every op draws the mask from (seed, step, site, token, channel). */
+/* dropout.c - dropout, alone or fused with a residual sum. Dropout is its own backward op, because
+ * the same elements become 0 in the backward pass. Every op draws the mask from (seed, step, site,
+ * token, channel). */
 #include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
@@ -61,7 +62,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
-    /* XLA stores the mask if the layers are a loop, and otherwise draws it again */
+    /* XLA stores the mask if the layers are a loop. Otherwise XLA draws the mask again. */
     .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}, .drawn = 31),
 };
 

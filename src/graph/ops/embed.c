@@ -65,8 +65,8 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* With a sharded table, each chip looks up the rows that it has and the results are summed over
- * chips. The first chip adds the positions. */
+/* If the table is sharded, each chip looks up the rows that it has. The results are then summed
+ * over chips. Only the first chip adds the positions. */
 static rf_status embed_shard(rf_sharding *s) {
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];
   s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);

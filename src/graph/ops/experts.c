@@ -1,14 +1,14 @@
 /* experts.c - a mixture-of-experts layer: routing, moving rows to their experts, the experts'
- * linear layers, and the weighted sum of the results. On one chip, n rows with k experts each
- * become R = n k rows, sorted by expert. All of these rows are computed, without padding, even if
- * the experts get unequal numbers of rows. */
+ * linear layers, and the weighted sum of the results. On one chip, n rows with k experts for each
+ * row become R = n k rows, sorted by expert. The ops compute all of these rows, without padding,
+ * also if the experts get unequal numbers of rows. */
 #include "graph/mesh/shard.h"
 
 #include <math.h>
 
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts.used; }
-/* With experts on several chips, each expert reserves `room` rows for each source chip: R = E room.
- * Rows beyond `room` are dropped. */
+/* If the experts are on several chips, each expert reserves `room` rows for each source chip. So R
+ * = E room. An expert drops rows beyond `room`. */
 static int64_t placed_rows(const rf_op *op, int64_t rows) {
   return op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : sorted_rows(op, rows);
 }
@@ -27,8 +27,8 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 
 /* ---- the router's choice --------------------------------------------------------------------- */
 
-/* The number of experts must be a multiple of the number of groups. The groups that a row uses need
- * at least k experts together. A group ranked by its best two experts needs at least two
+/* The number of experts must be a multiple of the number of groups. The chosen groups of a row need
+ * at least k experts together. If a group is ranked by its best two experts, it needs at least two
  * experts. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.experts.router;
@@ -70,13 +70,14 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Chips along the axis `tensor` shard the width of each expert, route the same rows and sum their
- * results. Therefore the axis `tensor` never shards the rows. */
+/* Chips along the axis `tensor` shard the width of each expert. They route the same rows, and then
+ * sum their results. Therefore the axis `tensor` never shards the rows. */
 static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
 
-/* If the experts are on several chips, sets how many rows an expert reserves per source chip. */
+/* If the experts are on several chips, sets the number of rows that an expert reserves for each
+ * source chip. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
@@ -124,7 +125,8 @@ static rf_status combine_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* Reduces the attributes to this chip's experts, whose rows come from every chip of the group. */
+/* Reduces the attributes to the experts of this chip. Their rows come from every chip of the
+ * group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -133,8 +135,8 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Shards the product of a (rows, K) and w. The product sums over dimension number k of w, and n is
- * the number of w's other dimension. */
+/* Shards the product of w and a matrix of shape (rows, K). The product sums over dimension number k
+ * of w. The number of w's other dimension is n. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);
@@ -264,9 +266,9 @@ double rf_experts_met(double experts, double used, double rows) {
   return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
 }
 
-/* Model FLOPs count all rows, including dropped ones, but not rows reserved beyond even routing
- * (--capacity). Only the weights of experts that get a row are read (rf_experts_met). Reserved rows
- * that are expected to stay empty move no bytes. */
+/* The model's FLOPs count all rows, including dropped rows. They do not count rows that are
+ * reserved beyond even routing (--capacity). Only experts that get a row have their weights read
+ * (rf_experts_met). Reserved rows that are expected to stay empty move no bytes. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   bool dx = op->def == &RF_OP_MATMUL_EXPERTS_DX;
@@ -396,7 +398,8 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .product = RF_PRODUCT_DW,
 };
 
-/* ---- the sum of the experts' results --------------------------------------------------------- */
+/* ---- the op sums the experts' results
+ * --------------------------------------------------------- */
 
 static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 1, 0);

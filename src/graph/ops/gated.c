@@ -1,4 +1,5 @@
-/* gated.c - activations of a fused (gate, up) row: SwiGLU (Llama), GeGLU (Gemma); backward ops. */
+/* gated.c - activations of a fused row (gate, up), SwiGLU (Llama) and GeGLU (Gemma), and their
+ * backward ops. */
 #include "graph/mesh/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {

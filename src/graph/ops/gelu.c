@@ -11,7 +11,8 @@ const rf_op_def RF_OP_GELU = {
     .gradient = {&RF_OP_GELU_BWD, {RF_X(0), RF_DY(0)}},
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_SWIGLU},
-    /* XLA stores x, the x^2 factor, tanh, the derivative of tanh, and the factor of x in gelu(x) */
+    /* Arrays that XLA stores: x, the x^2 factor, tanh, the derivative of tanh, and the factor of x
+     * in gelu(x). */
     .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(5, INPUT)}),
 };
 

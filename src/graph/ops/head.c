@@ -1,11 +1,11 @@
-/* head.c - the ops of the head: the cross-entropy loss, its backward op, both in one op, sums of
+/* head.c - the ops of the head: the cross-entropy loss, its backward op, one op for both, sums of
  * the loss, and the logits of chosen rows. The loss needs one pass over panels of the vocabulary.
  * Training never stores all logits: a kernel's workspace holds the logits of a bounded chunk of
  * rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {
-  int64_t rows, width, vocab, picked, w[2]; /* picked: rows that get logits */
+  int64_t rows, width, vocab, picked, w[2]; /* picked: number of the rows that get logits */
   rf_dtype dtype, wide;
 } head_dims;
 
@@ -113,7 +113,7 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A chip that has only a run of the vocabulary computes four numbers per row. */
+/* A chip that has only a part of the vocabulary computes four numbers for each row. */
 static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
@@ -137,7 +137,7 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Shards x, w, bias and labels over rows and vocabulary; rows keep their full width. */
+/* Shards x, w, bias and labels over rows and vocabulary. The rows keep their full width. */
 static rf_axes head_operands(rf_sharding *s) {
   int v = s->attr.head.transpose ? 0 : 1;
   rf_axes words = s->in[1].split[v], rows = s->in[0].split[0] & s->in[3].split[0] & (rf_axes)~words;
@@ -151,7 +151,7 @@ static rf_axes head_operands(rf_sharding *s) {
   return words;
 }
 
-/* Rows are sharded, and every chip has the full vocabulary. With a sharded vocabulary,
+/* Rows are sharded, and every chip has the full vocabulary. If the vocabulary is sharded,
  * shard_parts.c replaces the op by head_part, a gather and head_merge. */
 static rf_status head_rows_shard(rf_sharding *s) {
   head_operands(s);
@@ -188,7 +188,8 @@ static rf_status loss_sum_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* Each chip has logits of a run of the vocabulary. Parts of lse are combined as log(sum of exp). */
+/* Each chip has the logits of its own run of the vocabulary. The parts of lse are combined to
+ * log(sum of exp). */
 static rf_status head_logits_shard(rf_sharding *s) {
   rf_axes words = head_operands(s);
   s->in[3] = (rf_spec){.split = {0}};
@@ -202,7 +203,7 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
   int64_t picked = rf_input_dim(graph, op, 3, 0);
   rf_work work = rf_work_bytes(graph, op);
-  /* only the chosen rows of x are read */
+  /* the op reads only the chosen rows of x */
   work.bytes_read += (double)(picked < x->shape[0] ? picked - x->shape[0] : 0) * (double)x->shape[1] *
                      (double)rf_dtype_bytes(x->dtype);
   work.flops = work.flops_full = product_flops(graph, op, picked);
@@ -229,7 +230,8 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes two products, or three if it writes dw. One of them counts as forward. */
+/* The op computes two products. If it writes dw, it computes three. One of these products belongs
+ * to forward. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 /* Both ops compute logits, dx, and possibly dw. The product for dx multiplies by the transposed
@@ -261,7 +263,8 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .packed = true,
     .in_chunks = true,
     .row_passes = loss_row_passes,
-    /* XLA holds logits in the dtype of activations and in f32, and the gradient of the logits */
+    /* XLA holds the logits in the dtype of activations and in f32, and also the gradient of the
+     * logits */
     .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
                      .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
 };
@@ -314,7 +317,8 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .shape = head_loss_bwd_shape,
     .work = head_loss_bwd_work,
     .shard = head_loss_bwd_shard,
-    /* AMX computes dw from two bf16 parts of dz: the upper bits, and the rest to 2^-16 of dz */
+    /* AMX computes dw from two bf16 parts of dz: the upper bits of dz, and the rest with an error
+     * of 2^-16 of dz */
     .tolerance = {0x1p-16f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOSS, &RF_OP_MATMUL},

@@ -1,29 +1,30 @@
 /* kept.h - what XLA allocates when a JAX program computes an op: the arrays that it stores for
  * backward, and its temporaries. For programs with lax.scan, the rules come from the jaxpr of the
- * scan's gradient (jax 0.10.2), which lists the residuals. They were checked in HLO that libtpu
- * 0.0.51 scheduled. For programs without a scan, the rules come from HLO of the same compiler. */
+ * scan's gradient (jax 0.10.2), which lists the residuals. Dumps of HLO confirmed these rules,
+ * after libtpu 0.0.51 had scheduled it. For programs without a scan, the rules come from HLO of the
+ * same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Shape of an array, relative to its op. */
+/* The shape of an array, in terms of the op's inputs and output. */
 typedef enum rf_kept_extent {
   RF_EXTENT_INPUT,  /* shape of the op's first input */
   RF_EXTENT_SECOND, /* shape of the op's second input */
   RF_EXTENT_OUTPUT, /* shape of the op's first output */
   RF_EXTENT_ROW,    /* one number per row */
-  RF_EXTENT_SCORES, /* one number per head, query and key */
-  RF_EXTENT_LOGITS, /* one number per row and vocabulary entry */
-  RF_EXTENT_HALF,   /* half as wide as the first input: JAX has gate and up as two arrays */
+  RF_EXTENT_SCORES, /* one number for each head, query and key */
+  RF_EXTENT_LOGITS, /* one number for each row and vocabulary entry */
+  RF_EXTENT_HALF,   /* half of the width of the first input, because JAX has gate and up as two arrays */
 } rf_kept_extent;
 
 enum { RF_KEPT_AS_PRODUCT = -1 };
 typedef struct rf_kept_part {
   int8_t count;
-  /* bits of an element. 0: those of the activation dtype. RF_KEPT_AS_PRODUCT: those of a product's
-   * operands */
+  /* Number of bits of an element. 0: as many as the activation dtype has. RF_KEPT_AS_PRODUCT: as
+   * many as a product's operands have */
   int8_t bits;
   rf_kept_extent extent;
 } rf_kept_part;
@@ -38,12 +39,12 @@ typedef struct rf_kept_part {
 
 enum { RF_RULE_PARTS = 3 };
 typedef struct rf_kept_rule {
-  bool fuses; /* Elementwise op: XLA never stores its output and recomputes it for every reader. */
-  /* Whether backward reads the op's first input. */
-  bool input_across_loop, /* program with a loop over layers, which stores it in the products' dtype */
+  bool fuses; /* The op is elementwise: XLA never stores the output, and recomputes it for every reader. */
+  /* True if the backward op reads the first input of this op. */
+  bool input_across_loop, /* a program with a loop over layers stores the input in the products' dtype */
       input;              /* program without a loop */
-  bool for_matrix;        /* backward reads the input only for the gradient of the matrix */
-  bool joins_residual;    /* the op adds its result to the residual stream */
+  bool for_matrix;        /* backward reads the input only to compute the gradient of the matrix */
+  bool joins_residual;    /* true if the op adds its result to the residual stream */
   /* Other arrays that a program with a loop stores: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
   /* Other arrays that a program without a loop stores. In such a program, XLA may recompute
@@ -54,15 +55,16 @@ typedef struct rf_kept_rule {
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
   /* Temporaries of the backward op, in addition to gradients of the op's output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
-  /* Arrays of the output's size with constants of the random-number generator. XLA writes them
-   * before the forward op of an f32 program on a TPU, if the op is recomputed and so stores no
-   * mask. */
+  /* Arrays of the output's size with constants of the random-number generator. If the op is
+   * recomputed, and so stores no mask, XLA writes them before the forward op of an f32 program on a
+   * TPU. */
   int8_t drawn;
-  int8_t score_moves_f32, /* how often XLA writes or reads an attention score in f32 */
-      score_moves;        /* the same, in the activation dtype */
+  int8_t score_moves_f32, /* number of times that XLA writes or reads an attention score in f32 */
+      /* number of times that XLA writes or reads an attention score in the activation dtype */
+      score_moves;
 } rf_kept_rule;
 
-/* A rule in an op's definition: RF_KEEPS(.fuses = true). */
+/* A rule of an op's definition, as in RF_KEEPS(.fuses = true). */
 #define RF_KEEPS(...) (&(const rf_kept_rule){__VA_ARGS__})
 
 #endif

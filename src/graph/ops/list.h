@@ -1,5 +1,6 @@
-/* list.h - the list of all ops. The list generates the declarations of op definitions, the op table
- * and the reference kernels. X(ROPE, rope) is the op RF_OP_ROPE with the name "rope". */
+/* list.h - the list of all ops. This list generates the declarations of op definitions, the op
+ * table and the reference kernels. For example, X(ROPE, rope) is the op RF_OP_ROPE with the name
+ * "rope". */
 #ifndef RF_GRAPH_OPS_LIST_H
 #define RF_GRAPH_OPS_LIST_H
 

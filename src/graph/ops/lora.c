@@ -67,7 +67,7 @@ static rf_work lora_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* The gradient of u is dy itself. */
+/* The gradient of u is dy itself, so no op computes it. */
 static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
@@ -127,7 +127,7 @@ const rf_op_def RF_OP_LORA = {
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_MATMUL},
-    /* the backward pass reads x A for the gradient of B. The gradient of u is dy */
+    /* The backward pass reads x A for the gradient of B. The gradient of u is dy. */
     .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
                      .again = {RF_KEPT_SAME(1, SECOND)}),
 };

@@ -1,5 +1,5 @@
-/* lora_slots.c - the contribution of LoRA adapters to a linear layer where each row chooses its
- * adapter. The adapters are stored in slots of equal size. */
+/* lora_slots.c - the contribution of LoRA adapters to a linear layer. Each row chooses its adapter.
+ * The adapters are in slots of equal size. */
 #include "graph/ops/ops.h"
 
 static rf_status lora_slots_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -22,7 +22,8 @@ static rf_status lora_slots_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Every row has an adapter of the full rank. The bytes are those of all slots. */
+/* The work assumes that every row has an adapter of the full rank. It reads the bytes of all
+ * slots. */
 static rf_work lora_slots_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *a = &graph->tensor[op->input[2]], *b = &graph->tensor[op->input[3]];
   double slot = (double)(rf_tensor_count(a) + rf_tensor_count(b)) / (double)a->shape[0];

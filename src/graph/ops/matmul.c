@@ -2,7 +2,8 @@
  * sum over k is one f32 chain of fused multiply-adds in ascending k (f64 for f64 operands). */
 #include "graph/mesh/shard.h"
 
-/* Extents of a product: x (M,K), y (M,N), and the weight (K,N), or (N,K) if stored as (out, in). */
+/* Extents of a product with input x (M,K) and output y (M,N). The weight is (K,N), or (N,K) if it
+ * is stored as (out, in). */
 typedef struct product {
   int64_t m, k, n, w[2];
   rf_dtype dtype;
@@ -50,7 +51,8 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* dW comes first. Then no later op reads x, so dx can reuse the memory of x. */
+/* The op for dw comes before the op for dx. So no later op reads x, and dx can reuse the memory of
+ * x. */
 static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                  rf_error *error) {
   if (op->attr.matmul.epilogue != RF_EPILOGUE_NONE)
@@ -94,9 +96,9 @@ static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 /* Sharding of a (rows, k) times w. An axis that shards k in both operands makes the result a
- * partial sum over chips. If an axis shards k in one operand only, that operand is gathered. If an
- * axis shards both the rows and w's columns, the rows are gathered. If the axis `sequence` shards
- * the columns of x (heads), this axis is first moved to the rows. */
+ * partial sum over chips. If an axis shards k in one operand only, the pass gathers that operand.
+ * If an axis shards both the rows and w's columns, the pass gathers the rows. If the axis
+ * `sequence` shards the columns of x (heads), the axis is first moved to the rows. */
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
   rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],
@@ -121,7 +123,7 @@ static rf_status matmul_shard(rf_sharding *s) {
   s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS);
   s->in[2].form[0] = s->in[1].form[n];
   s->in[3] = s->out[1];
-  if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* only the first chip adds the bias */
+  if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* only the first chip of a sum adds the bias */
   return RAFTER_OK;
 }
 

@@ -1,7 +1,8 @@
 /* norm.c - LayerNorm, RMSNorm, and their backward ops, which can add the residual gradient. */
 #include "graph/mesh/shard.h"
 
-/* Inputs x, gain and, for LayerNorm, bias; outputs y and one or two statistics per row. */
+/* The ops have the inputs x, gain and, for LayerNorm, bias. They have the output y and one or two
+ * statistics for each row. */
 static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
@@ -12,7 +13,8 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* dx must not overwrite dy: dgain reads columns of dy while rows of dx are written. */
+/* dx must not overwrite dy, because dgain reads columns of dy while the kernel writes rows of
+ * dx. */
 static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
@@ -41,7 +43,7 @@ const rf_op_def RF_OP_LAYERNORM = {
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_RMSNORM},
-    /* XLA stores x - mean, (x - mean) * rstd and x in f32, and four statistics per row */
+    /* XLA stores x - mean, (x - mean) * rstd and x in f32, and four statistics for each row */
     .kept =
         RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(3, INPUT), RF_KEPT_F32(4, ROW)},
                  .kept = {RF_KEPT_F32(2, ROW)}, .again = {RF_KEPT_F32(2, ROW)}),

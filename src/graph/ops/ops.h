@@ -4,8 +4,8 @@
 
 #include "graph/graph.h"
 
-/* What a slot accepts: one fixed rf_dtype, any float dtype (RF_ANY_FLOAT), or any dtype of a weight
- * (RF_ANY_WEIGHT: float, packed, i8, i4, fp8). */
+/* The dtypes that a slot accepts: one fixed rf_dtype, any float dtype (RF_ANY_FLOAT), or any dtype
+ * of a weight (RF_ANY_WEIGHT: float, packed, i8, i4, fp8). */
 enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 };
 
 /* ---- shape rules ----------------------------------------------------------------------------- */
@@ -18,11 +18,11 @@ rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot);
 rf_dtype rf_wide_dtype(rf_dtype dtype);
 bool rf_dtype_is_float(rf_dtype dtype);
 /* Checks an input slot. An empty optional slot passes. An empty required slot, a wrong dtype or a
- * wrong shape fails; the error names both shapes. */
+ * wrong shape fails. The error names both shapes. */
 rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank,
                          const int64_t *dims, rf_error *error);
-/* If the slot holds RF_WANTED, creates the output, named by the op's path and the slot's name. If
- * the slot holds a tensor, checks that tensor. Ignores an empty slot. */
+/* If the slot holds RF_WANTED, creates the output. Its name is the op's path and the slot's name.
+ * If the slot holds a tensor, checks that tensor. Ignores an empty slot. */
 rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank,
                           const int64_t *dims, rf_error *error);
 
@@ -39,12 +39,14 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 /* Elementwise ops: inputs and output have the same shape (rows, width) and floating dtype. */
 #define RF_POINTWISE .shape = rf_shape_alike, .work = rf_work_bytes, .shard = rf_shard_pointwise
 rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
-/* True if the parts do not overlap, lie within `columns` columns and have `joined` of them. */
+/* True if the parts do not overlap, are within `columns` columns, and have `joined` columns
+ * together. */
 bool rf_lora_parts_fit(const rf_lora_parts *parts, int64_t columns, int64_t joined);
 
 /* ---- work rules ------------------------------------------------------------------------------ */
 
-/* Counts no FLOPs, and the bytes of each operand once. An output that accumulates is also read. */
+/* Returns work that has no FLOPs, and the bytes of each operand once. If an output accumulates, its
+ * bytes are also read. */
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
 /* Counts (query, key) pairs in segments of graph->seq tokens. *causal gets the number of pairs that
  * the causal mask and the window allow. *square gets the number of all pairs. */
@@ -58,8 +60,8 @@ typedef struct rf_heads {
   rf_dtype dtype, wide;
 } rf_heads;
 rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error);
-/* Work of attention over `rows` rows: `pair` FLOPs per (query, key) pair, and `again` FLOPs of
- * recomputation. The chips of the op's group share the work. */
+/* Work of attention over `rows` rows: `pair` FLOPs for each pair of query and key, and `again`
+ * FLOPs of recomputation. The chips of the op's group share this work. */
 rf_work rf_pairs_work(const rf_graph *graph, const rf_op *op, int64_t rows, double pair, double again);
 /* Cost of attention over a cache of latent rows. */
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op);
@@ -67,10 +69,10 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op);
 
 /* ---- backward rules -------------------------------------------------------------------------- */
 
-/* Name of a backward op, in the graph's pool: "step/micro/block.3/mlp/up/fwd" becomes
- * "step/micro/block.3/mlp/up/bwd" + suffix. */
+/* The name of a backward op, in the graph's pool. For example, "step/micro/block.3/mlp/up/fwd"
+ * becomes "step/micro/block.3/mlp/up/bwd" + suffix. */
 const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffix);
-/* Concatenates three texts in the graph's pool. */
+/* Joins three texts in the graph's pool. */
 const char *rf_graph_join(rf_graph *graph, const char *a, const char *b, const char *c);
 
 #endif

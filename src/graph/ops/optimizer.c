@@ -1,7 +1,8 @@
 /* optimizer.c - gradient norms, clipping by the global norm, and AdamW with f32 masters. */
 #include "graph/mesh/shard.h"
 
-/* Checks an output that has one sum for each gradient. The op writes one of these sums. */
+/* Checks an output that has one sum of squares for each gradient. The op writes one of these
+ * sums. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -57,7 +58,7 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
 }
 
-/* The op writes only one number of the vector of sums. */
+/* The output is a vector of sums, but the op writes only one number of it. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   if (op->output_count > 4 && op->output[4] >= 0)
@@ -65,8 +66,9 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Several chips may store the same gradient and so compute the same norm. Each of these chips
- * divides the norm by their number, because the results of all chips are added later. */
+/* Several chips may store the same gradient, so they compute the same norm. Each of these chips
+ * divides the norm by the number of these chips, because the results of all chips are added
+ * later. */
 static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(
       s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
@@ -109,7 +111,7 @@ static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The result stays a partial sum over chips until the totals of the stages are added up. */
+/* The result is a partial sum over chips. Later, the totals of all pipeline stages are added. */
 static rf_status norm_total_shard(rf_sharding *s) {
   s->out[0] = s->in[0];
   s->keeps_sums = true;

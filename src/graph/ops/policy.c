@@ -1,6 +1,6 @@
-/* policy.c - losses of sequences of tokens: of a policy in reinforcement learning (policy_loss),
- * and of pairs of answers of which people prefer one (pair_loss). Both ops read the nll of each
- * token and write its gradient dnll, with which head_loss_bwd continues.
+/* policy.c - losses of sequences of tokens. policy_loss is the loss of a policy in reinforcement
+ * learning. pair_loss is the loss of pairs of answers of which people prefer one. Both ops read the
+ * nll of each token and write its gradient dnll, with which head_loss_bwd continues.
  *
  * Sources. Clipped ratio: Schulman et al. 2017 (PPO, arXiv:1707.06347). Separate bounds: Yu et al.
  * 2025 (DAPO, arXiv:2503.14476). KL estimate k3 as part of the loss: Schulman 2020 ("Approximating
@@ -14,7 +14,8 @@
 
 enum { SEGMENTS = 2 };
 
-/* Checks inputs 0 to 2 of both ops, nll (n), labels (n) and segments (n+1), and others (n). */
+/* Checks the inputs of both ops: nll (n), labels (n) and segments (n+1) are the inputs 0 to 2, and
+ * the others have the shape (n). */
 static rf_status loss_inputs(rf_graph *graph, rf_op *op, int count, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   rf_dtype wide = rf_wide_dtype(rf_input_dtype(graph, op, 0));
@@ -54,8 +55,8 @@ static rf_status loss_backward(rf_graph *graph, const rf_op *op, const int *grad
   return RAFTER_OK;
 }
 
-/* A chip needs all tokens of a sequence, so rows are sharded like the list of segments, which lists
- * whole sequences. */
+/* A chip needs all tokens of a sequence. So rows are sharded in the same way as the list of
+ * segments, which lists whole sequences. */
 static rf_status policy_loss_shard(rf_sharding *s) {
   rf_spec list = s->in[SEGMENTS];
   for (int i = 0; i < s->op->input_count; i++) s->in[i] = list;
@@ -63,8 +64,8 @@ static rf_status policy_loss_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* The numbers of the segments say which answers form a pair. A chip's part of the list starts again
- * at number 0, so rows of several sequences cannot be shared among chips. */
+/* The number of a segment says which pair its answer belongs to. A chip's part of the list starts
+ * again at number 0, so rows of several sequences cannot be shared among chips. */
 static rf_status pair_loss_shard(rf_sharding *s) {
   if (s->in[SEGMENTS].split[0])
     return RF_FAIL(s->error, RAFTER_INVALID, "use a mesh without data, fsdp and expert",

@@ -1,6 +1,6 @@
-/* sample.c - the choice of a token from a row of logits. Programs that XLA compiles choose on the
- * device, so that logits stay there. Backends with kernels choose on the host (generate/sampler.c),
- * which also has penalties and biases. */
+/* sample.c - the choice of a token from a row of logits. Programs that XLA compiles choose tokens
+ * on the device, so that logits stay there. Backends with kernels choose tokens on the host
+ * (generate/sampler.c). The host's sampler also has penalties and biases. */
 #include "graph/mesh/shard.h"
 #include "graph/ops/ops.h"
 
@@ -17,7 +17,7 @@ static rf_status sample_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A choice needs the row of all tokens, so every chip computes it from gathered logits. */
+/* The choice of a token needs the row of all logits, so every chip chooses from gathered logits. */
 static rf_status sample_shard(rf_sharding *s) {
   for (int i = 0; i < s->op->input_count; i++) s->in[i] = (rf_spec){.split = {0}};
   for (int i = 0; i < s->op->output_count; i++) s->out[i] = (rf_spec){.split = {0}};
