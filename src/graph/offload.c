@@ -82,8 +82,7 @@ static bool stands_there(const rf_graph *graph, const rf_tensor *t, unsigned wha
          (what & RF_OFFLOAD_WEIGHTS && is_weight(graph, t));
 }
 
-/* ---- Chooses the tensors to move, and finds the ops that use these tensors.
- * ---------------------------------------------------------- */
+/* ---- the tensors to move, and the ops that use these tensors --------------------------------- */
 
 static int copy_of(offload *f, int t, int phase) {
   static const char *const suffix[] = {"/here", "/here", "/here", "/here/bwd", "/here/end", "/here/end"};

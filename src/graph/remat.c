@@ -23,8 +23,7 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- fields that do not depend on the set of dropped tensors
- * -------------------------------------------------- */
+/* ---- fields that do not depend on the set of dropped tensors --------------------------------- */
 
 /* Finds weights that both forward and backward gather. Recomputation uses the copy that backward
  * gathers. */

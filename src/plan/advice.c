@@ -15,22 +15,23 @@
 typedef struct variant {
   char change[48];
   rf_plan_options options;
-  bool made; /* false: this change cannot be planned */
+  bool made; /* false if this change cannot be planned */
   int64_t bytes;
   double seconds;
 } variant;
 
-/* The changes to price. Each thread takes the next change that no thread has taken. The first
- * `same` changes alter only recomputation. They use the plan's graph, and wait until this graph
- * exists. Every other change builds its own graph. */
+/* The changes to price. Each thread takes the next change that no other thread has taken. The first
+ * `same` changes alter only recomputation. These changes use the plan's graph, and wait until this
+ * graph exists. Every other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
-  const rf_graph *base; /* graph for the first `same` changes; NULL: each change builds one */
-  bool weighed;         /* trial.c estimates the first `same` changes instead of planning them */
+  const rf_graph *base; /* graph for the first `same` changes; NULL: each change builds its own graph */
+  /* if true, trial.c estimates the first `same` changes, and no plans are made for them */
+  bool weighed;
   int count, same;
   atomic_int next_same, next_other;
-  pthread_t thread; /* prices the changes after the first `same` while the plan is made */
+  pthread_t thread; /* prices the changes after the first `same` changes while the plan is made */
 };
 
 static variant *add(rf_advice_ahead *a, const rf_plan_options *from) {
@@ -79,7 +80,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* the first `same` changes differ only in remat, so all of them use one trial */
+  /* the first `same` changes differ only in remat, so they share one trial */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];
@@ -135,7 +136,8 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
 }
 
 static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advice *row) {
-  /* if the changed plan does not fit, v->bytes are live bytes, so compare them with live bytes */
+  /* If the changed plan does not fit, v->bytes are live bytes. So they are compared with live
+   * bytes. */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;
   double saved = (double)(now - v->bytes), slower = v->seconds / plan->step_seconds - 1;
   char speed[32];
@@ -160,7 +162,8 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (a->count) a->base = rf_plan_graph_before(plan, &built);
   a->weighed = a->base && a->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(a->base, o);
-  /* use the machine of the options: the plan's copy is scaled to the plan's threads and isa */
+  /* Uses the machine of the options, because the plan's copy is scaled to the plan's threads and
+   * isa. */
   for (int i = 0; i < a->same; i++) a->list[i].options.machine = o->machine;
   bool busy = ahead && a->same + atomic_load(&a->next_other) <= a->count;
   make_all(a, cores() - 1 - busy);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* A product with a weight counts for the part of the model that has the weight. For the ops of
- * attention and of the head, the op's kind decides. */
+/* A product with a weight counts for the part of the model that has the weight. For ops of
+ * attention and of the head, the kind of the op decides. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
   if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;

@@ -35,8 +35,8 @@ static int find_op(const rf_plan *plan, const char *name, int near) {
   return -1;
 }
 
-/* Looks at ops with this definition that are in both plans. Finds the op whose time in `after` most
- * exceeds the expected time. False: there is none. */
+/* Looks at ops with this definition, if both plans have such ops. Finds the op whose time in
+ * `after` most exceeds the expected time. False: there is none. */
 static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth,
                       int *b, int *a) {
   double most = 0;
@@ -64,7 +64,8 @@ static int64_t rows_of(const rf_plan *plan, int op) {
 }
 
 /* Finds the operand that needs the most columns of padding to fill whole tiles of the matrix unit.
- * Returns the number of columns (0: none needed, or no tiles). *extent gets the operand's width. */
+ * Returns the number of these columns. It is 0 if no padding is needed, or if the matrix unit has
+ * no tiles. *extent gets the operand's width. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;

@@ -1,4 +1,4 @@
-/* choose.c - chooses one kernel per op and adds the workspace that it needs. */
+/* choose.c - chooses one kernel for each op, and adds the workspace of the kernel. */
 #include "plan/parts.h"
 
 #include "machine/tuned.h"
@@ -23,7 +23,7 @@ static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   return plan->tensor_count++;
 }
 
-/* An exchange needs its workspace until the op that waits for it. */
+/* The workspace of an exchange stays in use until the op that waits for the exchange. */
 static int workspace_of_start(const rf_plan *plan, int i) {
   const rf_op *op = plan->graph->op;
   for (int k = i - 1; k >= 0; k--)
@@ -62,13 +62,13 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     const rf_op *op = &graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
-    /* a recomputed op must give bit-identical results, so it uses the kernel of the first op */
+    /* A recomputed op must give bit-identical results. So it uses the kernel of the first op. */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
     choose_inner(plan, op, p);
     p->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    /* a plan without times, for remat=auto, needs only the work of recomputed ops */
+    /* A plan without times, as remat=auto makes it, needs only the work of recomputed ops. */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace =

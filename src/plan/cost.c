@@ -1,5 +1,5 @@
 /* cost.c - predicts the seconds of an op from its FLOPs and bytes. Rates come from the machine's
- * measured curves if it has them, otherwise from its data sheet and default efficiencies. */
+ * measured curves. Without curves, they come from its data sheet and from default efficiencies. */
 #include "machine/tuned.h"
 #include "plan/parts.h"
 
@@ -10,8 +10,8 @@
 
 double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
 
-/* The shorter side of a product's plain matrix, if this side is as short as the rank of an adapter;
- * otherwise 0. */
+/* The shorter side of a product's plain matrix, if this side has at most the length of an adapter's
+ * rank. Otherwise 0. */
 static int64_t narrow_side(const rf_graph *graph, const rf_op *op) {
   enum { SHORT = 48 }; /* three parts of rank 16 */
   const rf_op_def *def = op->def;
@@ -31,7 +31,8 @@ double rf_cost_work(rf_work work) {
   return flops > 0 ? flops : work.bytes_read + work.bytes_written;
 }
 
-/* Kernels pad the narrow side of a matrix to whole vectors, so few columns take as long as these. */
+/* Kernels pad the narrow side of a matrix to whole vectors. So a product with few columns takes the
+ * time of a product with the padded number. */
 enum { NARROW_LANES = 32 };
 double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work) {
   double narrow = (double)narrow_side(graph, op), amount = rf_cost_work(work);
@@ -49,13 +50,14 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
   /* Short sequences with narrow heads are slow because of incomplete tiles and softmax. The number
-   * of sequences does not change this. */
+   * of sequences has no influence on this. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_amount(graph, op, work);
 }
 
-/* The dtype in which an op computes or moves data: its first floating operand's dtype. */
+/* The dtype in which an op computes or moves data. It is the dtype of its first floating
+ * operand. */
 static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->input_count + op->output_count; i++) {
     int t = i < op->input_count ? op->input[i] : op->output[i - op->input_count];
@@ -66,9 +68,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* True if the op has few rows and so reads quantised blocks directly. Then curves measured with
- * plain matrices do not apply. With many rows, the blocks are first converted to floats, and these
- * curves apply. */
+/* True if the op has few rows, and therefore reads quantised blocks directly. Such an op does not
+ * follow the curves that were measured with plain matrices. With many rows, kernels first convert
+ * the blocks to floats, and these curves apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -85,8 +87,8 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* The plain matrix of a product of generation or scoring, which may have few rows; otherwise NULL.
- * Adapters are narrow and have curves of their own. */
+/* The plain matrix of a product of generation or scoring, which may have few rows. NULL for other
+ * ops. The matrices of adapters are narrow, and their products have other curves. */
 static const rf_tensor *plain_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *w = op->def->packed ? &graph->tensor[op->input[1]] : NULL;
   bool other = graph->job == RF_JOB_TRAIN || op->def->timing == RF_TIMING_GROUPED ||
@@ -97,18 +99,19 @@ static const rf_tensor *plain_of(const rf_graph *graph, const rf_op *op) {
              : w;
 }
 
-/* Whether the matrix of an op is stored as (N,K). */
+/* True if the matrix of an op is stored as (N,K). */
 static bool is_transposed(const rf_op *op) {
   return op->def->kind == RF_KIND_HEAD ? op->attr.head.transpose : op->attr.matmul.transpose;
 }
 
-/* Rows of logits that the op `head_...` computes at a time. */
+/* Number of rows of logits that the op `head_...` computes at a time. */
 static double chunk_rows(const rf_graph *graph, const rf_op *op) {
   const int64_t *w = graph->tensor[op->input[1]].shape;
   return (double)rf_head_chunk_rows(graph->tensor[op->input[0]].shape[0], w[is_transposed(op) ? 0 : 1]);
 }
 
-/* Rows that are multiplied with one matrix. With experts: rows of an expert that has any rows. */
+/* Number of rows that are multiplied with one matrix. For an op of experts: number of rows of an
+ * expert that has rows. */
 static double rows_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w, rf_work work) {
   if (op->def->in_chunks) return chunk_rows(graph, op);
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
@@ -152,8 +155,8 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 /* ---- curves ---------------------------------------------------------------------------------- */
 
 /* The best curve of this op. The first choice has the same kernel and dtype, the second has the
- * same kernel, and the third has the same dtype. Without these, any curve of the op is used. A
- * product of bf16 rows with an adapter's f32 matrix runs on the kernel for f32. */
+ * same kernel, and the third has the same dtype. If none of these exists, any curve of the op is
+ * used. A product of bf16 rows with an adapter's f32 matrix runs on the kernel for f32. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -181,7 +184,8 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* The curve of this reference kernel, or of all reference kernels. NULL for other kernels. */
+/* The curve of this reference kernel, or else the curve of all reference kernels. NULL for other
+ * kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -206,7 +210,8 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   return curve;
 }
 
-/* Work per second at `size`: linear in log(size) between measured points, constant beyond them. */
+/* Work per second at `size`. It is linear in log(size) between measured points, and constant
+ * outside of them. */
 static double curve_rate(const rf_curve *c, double size) {
   int last = c->count - 1;
 #define AT(i) (c->size[i] > 0 ? c->size[i] : c->work[i])
@@ -230,9 +235,9 @@ static double keys_of(const rf_graph *graph, const rf_op *op, rf_work work) {
                                           : 0;
 }
 
-/* Seconds of an op by its curve. Attention has a fixed cost per row. So the time per key falls with
- * the number of keys. Between the contexts of the two curves, the time per key is linear in 1 /
- * keys. */
+/* Seconds of an op by the op's curve. Attention has a fixed cost per row. So the time per key falls
+ * with the number of keys. Between the contexts of the short and the long curve, the time per key
+ * is linear in 1 / keys. */
 static double curve_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_curve *curve, rf_dtype dtype, const char *kernel, rf_work work) {
   /* without a curve for narrow matrices, the curve of the op counts their real FLOPs */
@@ -262,8 +267,8 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* FLOP/s or bandwidth with `threads` threads: interpolated between measured thread counts, from 0
- * at 0 threads. */
+/* FLOP/s or bandwidth with `threads` threads. It is interpolated between measured thread counts,
+ * and is 0 at 0 threads. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -306,7 +311,7 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* the last round may have fewer rows than threads, and takes as long as the others */
+               : 0; /* the last round may have fewer rows than threads, but takes the time of a full round */
 }
 
 /* Seconds of the passes over rows of logits after the product that computes the logits. */
@@ -335,13 +340,14 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
 }
 
 /* A data sheet gives the efficiency of large plain products. The factors below are efficiencies of
- * other ops, as fractions of this efficiency. Attention: on an A100, FlashAttention-2 reaches 73 %
- * of peak in the forward and 63 % in the backward pass, and products reach about 86 % (Dao 2023,
- * section 4.1). GROUPED is for experts. EIGHT_BITS is for 8-bit products, whose operands are cast
- * and scaled in an extra pass. tests/published_runs fits both to published runs. */
+ * other ops, as fractions of the efficiency of large plain products. Attention: on an A100,
+ * FlashAttention-2 reaches 73 % of peak in the forward and 63 % in the backward pass, and products
+ * reach about 86 % (Dao 2023, section 4.1). GROUPED is for experts. EIGHT_BITS is for 8-bit
+ * products, whose operands are cast and scaled in an extra pass. tests/published_runs fits both to
+ * published runs. */
 enum { NARROW_HEAD = 128 };
-/* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
- * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
+/* Fraction of one thread's peak that a reference kernel reaches. It is used if calibration has not
+ * timed the kernel. Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.63, EIGHT_BITS = 0.75;
 
@@ -389,7 +395,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds of a product of `rows` rows that are not multiplications. `op` says
+/* The part of the seconds of a product of `rows` rows that is not for multiplications. `op` says
  * whether `count` is the number of outputs or of steps of k. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
@@ -397,7 +403,7 @@ static double edge_seconds(const rf_machine *machine, const char *op, const char
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Seconds of a product of generation with a plain matrix; -1 without a curve. */
+/* Seconds of a product of generation with a plain matrix. -1: the machine has no curve for it. */
 static double plain_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_cost_class *class, double flops) {
   const rf_curve *curve = exact_curve(machine, class->name, class->type);
@@ -407,7 +413,8 @@ static double plain_seconds(const rf_machine *machine, const rf_graph *graph, co
          edge_seconds(machine, "matmul_start", RF_COST_PRODUCT_NAMES[like], class->size, 1);
 }
 
-/* Seconds of the head's products with its transposed packed matrix; -1 without curves. */
+/* Seconds of the head's products with its transposed packed matrix. -1: the machine has no curves
+ * for them. */
 static double turned_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                              double flops) {
   const rf_panels *panels = &packed_of(graph, op)->panels;
@@ -417,8 +424,8 @@ static double turned_seconds(const rf_machine *machine, const rf_graph *graph, c
   return !(flops > 0) ? 0 : curve ? flops / curve_rate(curve, chunk_rows(graph, op)) : -1;
 }
 
-/* Seconds of a product with a packed matrix, summed over the parts of the matrix. Also seconds of a
- * product of generation with a plain matrix. Returns -1 without curves. */
+/* Seconds of a product with a packed matrix, as the sum over the parts of the matrix. Also gives
+ * the seconds of a product of generation with a plain matrix. Returns -1 without curves. */
 static double product_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                               rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
@@ -440,7 +447,7 @@ static double product_seconds(const rf_machine *machine, const rf_graph *graph, 
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* `times`: number of equal products, which is above 1 if several experts have rows */
+  /* `times`: number of equal products, which is above 1 if several experts have rows of tokens */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + gradient + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -473,7 +480,8 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   } else if (curve) {
     double seconds =
         curve_seconds(machine, graph, op, curve, dtype, kernel ? rf_kernel_curve(kernel) : NULL, work);
-    /* with few rows, reading the weights may take longer than `seconds`; then `memory` decides */
+    /* With few rows, the time to read the weights may exceed `seconds`. Then `memory` is the
+     * time. */
     if (flops > 0) compute = seconds;
     else {
       memory = seconds;
@@ -500,9 +508,9 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest known bandwidth for this many bytes. This is `bandwidth` (of memory), or the bandwidth of
- * the fastest op without products that calibration measured at this size or a larger size. Small
- * tensors fit in a cache. */
+/* Highest known bandwidth for a number of bytes. This is `bandwidth` (of memory), or the bandwidth
+ * of the fastest op without products in calibration. Only measurements at this size or a larger
+ * size count. Small tensors fit in a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -540,7 +548,7 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
 
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
   const rf_plan_op *p = &plan->op[op];
-  /* the rest of an exchange may run while the core computes */
+  /* the rest of an exchange may run while the core computes other ops */
   if (p->transfer > 0 || plan->graph->op[op].def->exchange == RF_EXCHANGE_WAIT) {
     if (bound) *bound = p->bound;
     return 0;
@@ -558,7 +566,7 @@ double rf_cost_load_seconds(const rf_machine *machine, const char *what, double 
   return curve ? bytes / curve_rate(curve, bytes) : -1;
 }
 
-/* Without a curve, the bytes are assumed to be copied `passes` times. */
+/* Without a curve, the time is that of copying the bytes `passes` times. */
 static double load_seconds(const rf_machine *machine, const char *what, double bytes, double passes) {
   double seconds = rf_cost_load_seconds(machine, what, bytes);
   return seconds >= 0 ? seconds : machine->copy_bps > 0 ? passes * bytes / machine->copy_bps : 0;

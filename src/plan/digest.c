@@ -1,5 +1,5 @@
-/* digest.c - hashes what the results of a run depend on: ops, kernels, threads and offsets. The
- * machine's speed is not part of the digest. */
+/* digest.c - hashes everything on which the results of a run depend: ops, kernels, threads and
+ * offsets. The machine's speed is not part of the digest. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -41,8 +41,9 @@ static void hash_attributes(hasher *h, const rf_op *op) {
 }
 
 /* Every rank computes the digest of every stage. Only the plan of a rank's own stage describes
- * tensors of other stages, so these descriptions do not count. number[t] is the number of tensors
- * before t that count. NULL: the plan is not that of a rank's own stage, and all tensors count. */
+ * tensors of other stages, so these descriptions do not count. number[t] is the number of counted
+ * tensors before t. If `number` is NULL, the plan is not that of a rank's own stage, and all
+ * tensors count. */
 static int *number_tensors(const rf_plan *plan) {
   if (!plan->options.own_stage) return NULL;
   int *number = rf_pool_raw(plan->graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *number);

@@ -17,23 +17,23 @@ enum {
   AUTO_OPS = 12000  /* limit of the ops that all searches with remat=auto on several chips plan together */
 };
 /* A mesh that was tried. `seconds` is the time with the fewest microbatches and without
- * recomputation. The best time on this mesh is close to it. */
+ * recomputation. The best time on this mesh is close to `seconds`. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* the persistent region of the plan on this mesh fits */
+  bool keeps; /* true if the persistent region of the plan on this mesh fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
   rf_plan_options from;      /* the user's options, with budget_bytes = room */
-  const rf_fit_whole *whole; /* NULL: the plan is the whole job */
+  const rf_fit_whole *whole; /* the whole job; NULL: the plan is the whole job */
   int64_t room;
   rf_plan *best,       /* the fastest plan that fits */
-      *closest;        /* the plan to show if none fits */
+      *closest;        /* the plan that is shown if none fits */
   double best_seconds; /* of the whole job */
   int64_t closest_bytes;
   mesh_seen seen[MAX_MESHES];
-  int meshes, autos; /* autos: number of remat=auto searches on several chips */
+  int meshes, autos; /* autos: number of searches with remat=auto on several chips */
   rf_fit_row row[MAX_TRIED];
   int rows;
 } fitter;
@@ -51,15 +51,15 @@ static rf_fit_row row_of(const rf_plan *plan) {
 }
 
 /* Compares a plan that does not fit with f->closest, the plan that is shown so far. Returns true if
- * the new plan is shown instead. This is so if only the new plan has the user's dtype, or if the
- * new plan is smaller. */
+ * the new plan is shown instead. The new plan is shown if only the new plan has the user's dtype,
+ * or if the new plan is smaller. */
 static bool shows_more(const fitter *f, const rf_fit_row *row) {
   const rf_dtype usual = f->from.build.dtype, shown = f->closest->options.build.dtype;
   if (row->dtype != shown) return row->dtype == usual;
   return row->peak_bytes < f->closest_bytes;
 }
 
-/* Takes ownership of a plan. Keeps the best plan so far, and frees the other one. */
+/* Takes ownership of a plan. Keeps the best plan so far, and frees the other plan. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MAX_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->closest;
@@ -74,8 +74,7 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   else f->closest_bytes = row->peak_bytes;
 }
 
-/* Plans one setting. *row gets the result of the setting. *cost gets the cost of the whole job.
- * *persistent gets the bytes that recomputation cannot lower. */
+/* Makes the plan of one setting. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
@@ -99,19 +98,19 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
-  double seconds;         /* time without recomputation, which is a lower bound */
+  double seconds;         /* time without recomputation: no plan with recomputation is faster */
   int64_t kept_elsewhere; /* bytes that other phases keep in memory */
-  bool worth_auto;        /* the setting does not fit, but may fit with recomputation */
+  bool worth_auto;        /* true if the setting does not fit, but may fit with recomputation */
 } setting;
 
-/* Only the eight largest divisors of the batch are tried as microbatches. */
+/* Among the divisors of the batch, only the eight largest are tried as microbatches. */
 enum { MAX_DIVISORS = 8 };
 
 /* The axes that shard the sequences of a microbatch. */
 static const rf_axes BATCH_AXES = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) |
                                   RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
 
-/* Whether the number of microbatches is valid for the stages of a mesh. */
+/* True if the number of microbatches is valid for the pipeline stages of a mesh. */
 static bool fills(const rf_mesh *mesh, int64_t micros) {
   int64_t stages = rf_pipeline_stages(mesh);
   return micros >= stages && (mesh->schedule != RF_PIPELINE_INTERLEAVED || micros % stages == 0);
@@ -136,13 +135,14 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* if no setting is valid, plan this setting, because the error then says why */
+    /* If no setting is valid, plans this setting, because the error of this plan says why. */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
 }
 
-/* Plans a setting with a remat policy. *made gets the result; all zero if it was not planned. */
+/* Makes the plan of a setting with a remat policy. *made gets the result. It is all zero if no plan
+ * was made. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -150,7 +150,7 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
-  if (f->room <= s->kept_elsewhere) return RAFTER_OK; /* other phases leave no room */
+  if (f->room <= s->kept_elsewhere) return RAFTER_OK; /* the other phases leave no memory */
   options.taken_bytes = s->kept_elsewhere;
   options.remat = remat;
   options.build.dtype = s->dtype;
@@ -165,14 +165,14 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   return RAFTER_OK;
 }
 
-/* The remat policy that saves the most memory: AUTO, or BLOCK for a JAX program. */
+/* The remat policy that saves the most memory: AUTO for rafter, and BLOCK for a JAX program. */
 static rf_remat most_remat(const rf_plan_options *options) {
   return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
 }
 
 /* Tries remat=auto from the smallest microbatch up. Stops at a microbatch that does not fit,
- * because larger microbatches do not fit either. On several chips, stops also when the time grows
- * again. In large graphs, where each search takes a second, stops after a few searches. */
+ * because larger microbatches do not fit either. On several chips, also stops when the time grows
+ * again. In large graphs, a search takes a second, so it stops after a few searches. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -210,7 +210,7 @@ static rf_status try_settings(fitter *f, const rf_plan_options *from, rf_fit_var
   for (int i = 0; i < count; i++)
     RF_TRY(try_setting(f, from, &list[i], vary.remat ? RF_REMAT_NONE : from->remat, NULL, error));
   if (!vary.remat) return RAFTER_OK;
-  RF_TRY(try_auto(f, from, list, count, RF_BF16, error)); /* bf16 first, because it is faster */
+  RF_TRY(try_auto(f, from, list, count, RF_BF16, error)); /* bf16 is first, because it is faster */
   RF_TRY(try_auto(f, from, list, count, RF_F32, error));
   return try_policies(f, from, error);
 }
@@ -221,7 +221,7 @@ static int compare_rows(const void *a, const void *b) {
   return x->peak_bytes < y->peak_bytes ? -1 : x->peak_bytes > y->peak_bytes;
 }
 
-/* Sorts the results by time. Keeps each result that needs less memory than all faster results. */
+/* Sorts the results by time. Keeps each result that needs less memory than every faster result. */
 static int frontier(fitter *f, rf_fit_row *out) {
   qsort(f->row, (size_t)f->rows, sizeof *f->row, compare_rows);
   int count = 0;
@@ -242,8 +242,8 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* Adds the mesh with extents `of` to the list, if new. The mesh keeps the slices and capacity of
- * `from`. */
+/* Adds the mesh with the extents `of` to the list, unless the list has it. The new mesh keeps the
+ * slices and capacity of `from`. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)
@@ -256,9 +256,10 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   if (list->count < MAX_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each extent of the tensor axis, lists three meshes. The other chips share one copy of the
- * weights (fsdp), hold a copy each (data), or share a copy in groups of NODE chips. Other listed
- * meshes shard experts, rows or sequences over as many of these chips as possible. */
+/* For each extent of the tensor axis, lists three meshes. In these meshes, the other chips share
+ * one copy of the weights (fsdp), hold a copy each (data), or share a copy in groups of NODE chips.
+ * Further meshes shard experts, rows or sequences over these chips, or over the largest possible
+ * number of them. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MAX_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -284,8 +285,8 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* Lists copies of mesh `from` in which a factor of 2 or 4 moves from fsdp, data or tensor to
- * context, sequence, expert or pipeline. */
+/* Lists meshes that differ from mesh `from` by one factor of 2 or 4. The factor moves from fsdp,
+ * data or tensor to context, sequence, expert or pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
@@ -301,7 +302,8 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Number of microbatches for a pipeline: `accumulate` if valid, otherwise batch / chips. */
+/* Number of microbatches for a pipeline. It is `accumulate` if that is valid, otherwise batch /
+ * chips. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
@@ -316,8 +318,9 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
 
-/* Tries one mesh, first without recomputation. Stops at the first policy whose plan fits or is
- * slower than the best plan so far. RAFTER_INVALID: this mesh cannot shard the model. */
+/* Tries one mesh, at first without recomputation. Stops at the first policy whose plan fits or is
+ * slower than the best plan so far. The result is RAFTER_INVALID if this mesh cannot shard the
+ * model. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
@@ -355,8 +358,8 @@ static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   (void)try_settings(f, &on, vary, NULL);
 }
 
-/* Searches all settings on the best mesh, then on meshes that may beat it. Recomputation makes no
- * mesh faster, so only a mesh that is faster without recomputation may win. */
+/* Searches all settings on the best mesh. Then searches meshes that may be better. Recomputation
+ * makes no mesh faster. So only a mesh that is faster without recomputation may be better. */
 static void refine_meshes(fitter *f, rf_fit_vary vary) {
   if (!f->best || (!vary.remat && !vary.microbatch)) return;
   rf_mesh mesh = f->best->options.build.mesh;

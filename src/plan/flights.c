@@ -1,6 +1,6 @@
-/* flights.c - chooses whether the ranks of a training step exchange data while they compute, and how
- * many exchanges run at a time. More exchanges hide more of a slow link, and need more memory:
- * their tensors and workspaces live until they end. */
+/* flights.c - chooses whether the ranks of a training step exchange data while they compute, and
+ * how many exchanges run at a time. More exchanges hide more of the time of a slow link, but need
+ * more memory, because their tensors and workspaces live until their end. */
 #include "graph/mesh/overlap.h"
 #include "graph/mesh/pipeline.h"
 #include "plan/parts.h"
@@ -14,15 +14,15 @@ static bool may_overlap(const rf_graph *graph, const rf_plan_options *o) {
   return splits;
 }
 
-/* Whether `rafter calibrate --network` measured what exchanges take from the cores. Without it,
- * nobody knows whether overlap saves time. */
+/* True if `rafter calibrate --network` measured the time that exchanges take from the cores.
+ * Without this measurement, nobody knows whether overlap saves time. */
 static bool is_measured(const rf_machine *m) {
   for (int i = 0; i < m->exchange_count; i++)
     if (m->exchange[i].core_seconds[0] > 0) return true;
   return false;
 }
 
-/* Seconds of a step with at most `most` exchanges at a time; -1: it does not fit. */
+/* Seconds of a step with at most `most` exchanges at a time. -1: the step does not fit. */
 static double price(const rf_graph *graph, const rf_plan_options *options, int most, rf_error *error) {
   rf_graph *copy = rf_graph_borrow(graph);
   double seconds = -1;
@@ -41,7 +41,7 @@ rf_status rf_plan_overlap(rf_graph *graph, const rf_plan_options *options, rf_er
   static const int MOST[] = {1, 2, 4, 8, RF_OVERLAP_MOST};
   int best = 0;
   bool measured = is_measured(options->machine), on = options->overlap == RF_OVERLAP_ON;
-  const double worth = on ? 1 : 0.999; /* of the time with fewer exchanges */
+  const double worth = on ? 1 : 0.999; /* limit, as a fraction of the time with fewer exchanges */
   if (!may_overlap(graph, options) || (!measured && !on)) return RAFTER_OK;
   double seconds = on ? -1 : price(graph, options, 0, error);
   if (seconds < 0 && !on) return RAFTER_OK; /* it does not fit */

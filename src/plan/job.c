@@ -22,7 +22,7 @@ static int choice_or(const rf_options *options, const char *name, int otherwise)
   return rf_options_knows(options, name) ? rf_options_choice(options, name) : otherwise;
 }
 
-/* Refuses a dtype that has no kernel, except in `rafter plan`. */
+/* Refuses a dtype that has no kernel. Only `rafter plan` accepts such a dtype. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
   if (rf_job_plans(options)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts the memory and time of the job",
@@ -54,7 +54,8 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   return RAFTER_OK;
 }
 
-/* Appends a hint with up to 12 divisors: "choose --accumulate among the divisors of 4: 1, 2, 4". */
+/* Appends a hint with up to 12 divisors, such as "choose --accumulate among the divisors of 4: 1,
+ * 2, 4". */
 static void say_divisors(const char *name, int64_t batch, char *hint, size_t capacity) {
   rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
   int count = 0;
@@ -64,9 +65,10 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
   if (count > 12) rf_text_append(hint, capacity, ", ...");
 }
 
-/* The batch. A default is raised to a multiple of the chips that share its sequences, so that a
- * default batch and a default mesh fit together. A search for a mesh starts with the same batch. A
- * training step raises it to a multiple of --microbatch or --accumulate too. */
+/* Returns the batch. Raises a default batch to a multiple of the chips that share its sequences, so
+ * that a default batch and a default mesh fit together. A search for a mesh starts with the same
+ * default batch. In a training step, the batch is also raised to a multiple of --microbatch or
+ * --accumulate. */
 static int64_t batch_of(const rf_options *options, rf_settings *s) {
   const rf_build_options *build = &s->plan.build;
   const bool train = build->job == RF_JOB_TRAIN, micro = train && rf_job_given(options, "microbatch"),
@@ -90,7 +92,8 @@ static bool packs_answers(const rf_options *options) {
   return !strcmp(rf_options_command(options), "rl") || is(options, "job", "rl");
 }
 
-/* Computes microbatch or accumulate from the others: batch = microbatch x accumulate. */
+/* Computes the microbatch or the number of microbatches from the other two numbers, by the rule
+ * batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_build_options *build,
                                rf_error *error) {
   bool micro_given = rf_job_given(options, "microbatch"),
@@ -99,7 +102,8 @@ static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_buil
           accumulate = rf_options_int_or(options, "accumulate", 0);
   if (!micro && !accumulate) accumulate = 1;
   if (!micro) micro = batch / accumulate;
-  /* reinforcement learning packs answers into microbatches, and the last one may have fewer */
+  /* reinforcement learning packs answers into microbatches, so the last microbatch may have fewer
+   * rows */
   if (!accumulate && packs_answers(options)) batch = (batch + micro - 1) / micro * micro;
   if (!accumulate) accumulate = batch / micro;
   if (micro < 1 || accumulate < 1 || micro * accumulate != batch) {
@@ -132,7 +136,7 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
-  /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
+  /* programs that XLA compiles have no packed matrices, and they choose tokens themselves */
   plan->build.plain = plan->build.sampled =
       rf_job_given(options, "compile") || rf_job_given(options, "stablehlo");
   plan->gathers_ahead = plan->build.plain && machine->kind == RF_MACHINE_TPU;
@@ -163,8 +167,8 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
-/* Without --seq, `rafter plan` uses a length that is common in training and serving. Many models
- * accept far longer contexts. Commands that run a model use its longest sequence. */
+/* Without --seq, `rafter plan` uses a usual length of training and serving. Many models accept far
+ * longer contexts. Commands that run a model use the longest sequence of the model. */
 static int64_t default_seq(const rf_options *options, const rf_model *model) {
   return rf_job_plans(options) && model->max_seq > RF_PLAN_SEQ ? RF_PLAN_SEQ : model->max_seq;
 }
@@ -190,7 +194,8 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* Resolves --offload. The machine must have a host, and the job must have the named tensors. */
+/* Resolves --offload. The machine must have a host, and the job must have the tensors that
+ * --offload names. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
   const char *text = rf_options_text_or(options, "offload", NULL),
@@ -221,7 +226,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
   return RAFTER_OK;
 }
 
-/* Resolves --adapter, which loads adapters, and --lora, which creates adapters to train. */
+/* Handles --adapter, which loads adapters, and --lora, which creates adapters to train. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = rf_options_text_or(options, "adapter", NULL),
              *lora = rf_options_text_or(options, "lora", NULL);
@@ -239,7 +244,7 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
-/* The largest rank of the adapters of --adapters, and how many there are. */
+/* Finds the largest rank of the adapters of --adapters, and the number of these adapters. */
 static rf_status read_adapters(const rf_options *options, const rf_model *model, int *count, int *rank,
                                rf_error *error) {
   const char *const *texts = NULL;
@@ -298,7 +303,8 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
                : RF_FAIL(error, RAFTER_INVALID,
                          "leave --weights out, or add --lora, which freezes the weights",
                          "--weights needs frozen weights, but this job trains them");
-  /* --compile takes int8 matrices as arrays of codes, since such a program does not run */
+  /* the setting `compile` takes int8 matrices as arrays of codes, because such a program does not
+   * run */
   if (as == RF_WEIGHTS_INT8 && !s->plan.backend->plain_weights) build->plain = false;
   if (build->plain && (as == RF_WEIGHTS_INT8 || as == RF_WEIGHTS_Q4))
     return RF_FAIL(error, RAFTER_INVALID,
@@ -326,7 +332,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Resolves --program and --returns. The enums have the order of the option's choices. */
+/* Resolves --program and --returns. The enums have the same order as the choices of the option. */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;
@@ -346,7 +352,8 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
                  rf_program_name(plan->program.program), rf_options_text_or(options, "job", job));
 }
 
-/* The machine of --on. For a lower level of --cpu, the machine as calibrated at this level. */
+/* Returns the machine of --on. For a lower level of --cpu, returns the machine as it was calibrated
+ * at this level. */
 static rf_status find_machine(const rf_options *options, rf_machine *machine, rf_error *error) {
   const char *on = rf_options_text_or(options, "on", "local");
   rf_isa isa;
@@ -375,8 +382,9 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
   return resolve_backend(options, &s->machine, &s->plan, error);
 }
 
-/* Resolves --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so
- * another program runs the plans for other machines. BYTES of --fit are the user's own limit. */
+/* Handles --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so
+ * another program runs the plans for other machines. A value BYTES of --fit is the user's own
+ * limit. */
 static rf_status resolve_budget(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_plan_options *plan = &s->plan;
   const bool limit = rf_job_given(options, "fit") && !rf_options_bare(options, "fit");
@@ -452,7 +460,7 @@ const char *rf_drafter_given(const rf_options *options) {
   return none ? NULL : rf_options_text(options, "speculate");
 }
 
-/* The model that drafts gets the target's options of machine and precision. */
+/* The model that drafts takes its options of machine and precision from the target. */
 static rf_status drafter_options(const rf_options *options, rf_options **out, rf_error *error) {
   static const char *const texts[] = {"on",    "mesh",    "backend", "plugin",  "xla-flags", "cpu",
                                       "dtype", "softmax", "weights", "compute", "kv-dtype",  "collectives"},

@@ -1,4 +1,4 @@
-/* job_mesh.c - resolves --mesh, and refuses meshes that the machine or the backend does not have. */
+/* job_mesh.c - handles --mesh, and refuses meshes that the machine or the backend does not have. */
 #include "backend/mpi/link.h"
 #include "graph/mesh/pipeline.h"
 #include "plan/job_parts.h"
@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Checks --capacity, which limits the rows per expert if experts are sharded. A resumed run has the
- * default (1) among its recorded options. */
+ * default (1) among the options that it recorded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
   bool recorded =
@@ -25,7 +25,7 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
       rf_options_float(options, "capacity"));
 }
 
-/* The largest number of these chips that can share one copy of the model along tensor. */
+/* The largest number of these chips that can share one copy of the model along the axis tensor. */
 static int default_tensor(const rf_model *model, int chips) {
   const int64_t heads = model->heads, kv = model->kv_heads,
                 width = model->experts > 0 ? rf_model_expert_ff(model) : model->ff;
@@ -35,7 +35,7 @@ static int default_tensor(const rf_model *model, int chips) {
   return tensor;
 }
 
-/* Refuses axes that no backend runs, or that the backend does not run. */
+/* Refuses axes that no backend runs, and axes that this backend does not run. */
 static rf_status check_axes(const rf_mesh *mesh, bool ranks, rf_error *error) {
   char text[160];
   if (rf_mesh_extent(mesh, RF_AXIS_SLICE) > 1)
@@ -54,7 +54,7 @@ static rf_status check_axes(const rf_mesh *mesh, bool ranks, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Refuses meshes that can only be planned, except in `rafter plan`. */
+/* Refuses meshes that can only be planned. `rafter plan` accepts them. */
 static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_plan_options *plan,
                             rf_error *error) {
   char text[160];
@@ -117,10 +117,11 @@ rf_status rf_job_resolve_mesh(const rf_options *options, rf_settings *s, rf_erro
   if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
     RF_TRY(rf_ranks_machine(&s->plan, rf_job_is_local(options), chips, machine, error));
   rf_ranks_choose_stage(&s->plan);
-  /* a plan for measured ranks, made outside of them, has the threads of such a rank */
+  /* A plan for measured ranks that is made outside of these ranks has the threads of such a
+   * rank. */
   if (chips > 1 && machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
     s->plan.threads = machine->threads;
-  /* no kernel shares packed matrices between chips */
+  /* kernels cannot share packed matrices between chips */
   build->plain |= rf_backend_has_ranks(s->plan.backend) && chips > 1;
   if (mesh->pinned && machine->devices_per_chip != 2)
     return RF_FAIL(error, RAFTER_INVALID,

@@ -1,5 +1,5 @@
-/* job_ranks.c - jobs whose chips are ranks of MPI: their number, their cores, and the machine of a
- * mesh on `--on local`. */
+/* job_ranks.c - jobs whose chips are ranks of MPI: the number of ranks, their cores, and the
+ * machine of a mesh with `--on local`. */
 #include "backend/mpi/link.h"
 #include "graph/mesh/pipeline.h"
 #include "graph/mesh/place.h"
@@ -53,7 +53,7 @@ rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error) {
       ranks, (long long)chips, ranks, rf_mesh_text(mesh, text));
 }
 
-/* The file of `rafter calibrate --network` with this many ranks, if there is one. */
+/* Finds the file of `rafter calibrate --network` for this number of ranks, if it exists. */
 static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *found, rf_error *error) {
   char path[4096];
   rf_machine_ranks_path(isa, ranks, path);
@@ -66,8 +66,8 @@ static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *foun
                  machine->chips);
 }
 
-/* All ranks must make the same plan, so they take the file that rank 0 has. They exchange it at the
- * first call only: a rank may plan more than the others. */
+/* All ranks must make the same plan, so all take the file that rank 0 has. They exchange this file
+ * only at the first call, because a rank may make more plans than the others. */
 static rf_status read_first(rf_link *link, rf_isa isa, rf_machine *machine, bool *found, rf_error *error) {
   static rf_machine *kept;
   static bool known;

@@ -1,7 +1,7 @@
 /* layout.c - chooses one offset per tensor in one arena. Persistent tensors come first, in an order
- * that depends only on the parameter table. The other tensors follow; two of them may share bytes
- * if their lifetimes do not overlap. Finding the lowest layout is NP-hard, so blocks are placed
- * greedily in several orders, and the lowest result is kept. */
+ * that depends only on the parameter table. The other tensors follow. Two of these tensors may
+ * share bytes if their lifetimes do not overlap. Finding the lowest layout is NP-hard. So blocks
+ * are placed greedily in several orders, and the lowest result is kept. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -23,15 +23,16 @@ typedef struct bucket {
   int64_t *start, *end;
 } bucket;
 
-/* A search for the smallest gap that holds a block. Gaps are between placed blocks whose lifetimes
- * overlap with the block's lifetime. If no gap fits, `best` is -1, and `top` ends these blocks. */
+/* A search for the smallest gap that holds a block. The gaps are between placed blocks whose
+ * lifetimes overlap with the block's lifetime. If no gap fits, `best` is -1, and `top` is the end
+ * of the highest of these placed blocks. */
 typedef struct gap_search {
-  int64_t bytes, top, best; /* top: end of the blocks visited so far */
-  uint64_t over;            /* bytes that the block would leave free in the best gap */
+  int64_t bytes, top, best; /* top: end of the highest block visited so far */
+  uint64_t over;            /* number of bytes that the block would leave free in the best gap */
 } gap_search;
 
 static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
-  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* a huge number if the gap is too small */
+  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* this number is huge if the gap is too small */
   if (over < f->over) {
     f->best = f->top;
     f->over = over;
@@ -72,7 +73,8 @@ static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   return from;
 }
 
-/* Sorts blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: 2 x count entries. */
+/* Sorts blocks in descending order of their lifetime, of bytes x lifetime, or of their bytes.
+ * `scratch`: 2 x count entries. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -84,7 +86,8 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k is set if the lifetime of block at + k overlaps with ops first .. last, for k < STRIDE. */
+/* Bit k is set if the lifetime of block at + k overlaps with the ops `first` to `last`, for k <
+ * STRIDE. */
 #ifdef __SSE2__
 static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
@@ -106,9 +109,10 @@ static inline unsigned meeting(const bucket *s, int at, int first, int last) {
 }
 #endif
 
-/* Updates the search with the blocks of a bucket whose lifetimes overlap with ops first .. last. */
+/* Updates the search with the blocks of a bucket whose lifetimes overlap with the ops `first` to
+ * `last`. */
 static void pass_blocks(const bucket *s, int first, int last, gap_search *to) {
-  /* a local copy stays in registers; *to might alias the arrays */
+  /* A local copy can stay in registers, because *to might alias the arrays. */
   gap_search f = *to;
   for (int j = 0; j < s->count && f.over; j += STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
@@ -146,13 +150,13 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, so that a
- * search can skip the bucket or treat it as one block. Adjacent blocks often live together. */
+/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary. So a search
+ * can skip the bucket, or treat it as one block. Adjacent blocks often live together. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end` is the highest end of the blocks in a bucket. If `measured`, `gap` is the largest gap
-   * between these blocks. */
+  /* `end` is the highest end of the blocks in a bucket. If `measured` is true, `gap` is the largest
+   * gap between these blocks. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -204,7 +208,7 @@ static int64_t best_gap_of(const block_index *r, const rf_block *b) {
   return found(&f);
 }
 
-/* Moves the upper half of a full bucket to a new bucket above it. */
+/* Moves the upper half of a full bucket to a new bucket with higher offsets. */
 static void split(block_index *r, int at) {
   bucket *low = &r->bucket[r->order[at]], *high = &r->bucket[r->count];
   int half = BUCKET_SIZE / 2;
@@ -219,8 +223,8 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts a block into the highest bucket that starts below the block. If no bucket does, uses the
- * lowest bucket. */
+/* Inserts a block into the highest bucket that starts below the block. If no such bucket exists,
+ * uses the lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -243,9 +247,9 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing each block with all others would be slow. With more than MANY blocks, a first phase
- * places the long blocks, which live for at least SHORT ops. A second phase places, op by op, the
- * short blocks between the long ones. */
+/* It would be slow to compare each block with all others. So with more than MANY blocks, a first
+ * phase places the long blocks, which live for at least SHORT ops. A second phase takes one op
+ * after another, and places the short blocks between the long ones. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct gap {
@@ -253,18 +257,20 @@ typedef struct gap {
 } gap;
 typedef struct packer {
   rf_pool *pool;
-  const rf_block *shape; /* blocks in the order of the caller */
+  const rf_block *shape; /* the blocks in the order of the caller */
   int count, ops,        /* ops: number of ops that the lifetimes span */
-      base;              /* the first of these ops */
-  int shortest;          /* ops that a block must span to be placed in the first phase */
+      base;              /* number of the first of these ops */
+  int shortest;          /* minimum lifetime, in ops, of blocks that the first phase places */
   int64_t *offset;
   block_index longs;
-  /* for each op, linked lists of blocks that begin there and of long blocks that end there */
+  /* For each op: linked lists of the blocks that begin at the op, and of the long blocks that end
+   * there. */
   int *begin, *begin_next, *end, *end_next;
-  /* gaps between the long blocks at the current op, by ascending address; the last has no end */
+  /* Gaps between the long blocks at the current op, by ascending address. The last gap has no
+   * end. */
   gap *gap;
   int gaps;
-  bucket around;         /* blocks whose lifetimes overlap with the block to place */
+  bucket around;         /* blocks whose lifetimes overlap with the lifetime of the block to place */
   int *near, near_count; /* indices of short blocks that live at the current op */
 } packer;
 
@@ -274,7 +280,7 @@ static bucket bucket_new(rf_pool *pool, int count) {
                   rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
-/* Every bucket but the first comes from a split, so it is at least half full. */
+/* Each bucket except the first comes from a split, so it is at least half full. */
 static block_index index_new(rf_pool *pool, int count) {
   int buckets = count / (BUCKET_SIZE / 2) + 1;
   block_index r = {0, rf_pool_raw(pool, ((size_t)buckets + 1) * sizeof(int)),
@@ -304,7 +310,8 @@ static void gap_remove(packer *p, int at) {
   memmove(p->gap + at, p->gap + at + 1, (size_t)(--p->gaps - at) * sizeof *p->gap);
 }
 
-/* Removes [start, end), a long block that begins to live, from the gap that contains this range. */
+/* Removes the range [start, end) from the gap that contains it. The range is a long block that
+ * begins to live. */
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap[at].end;
@@ -324,7 +331,7 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, (gap){start, end});
 }
 
-/* Fills p->around with blocks whose lifetimes overlap with the lifetime of the short block b: other
+/* Fills p->around with the blocks that live at the same time as the short block b. These are other
  * short blocks, and long blocks that begin after the current op. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
@@ -342,8 +349,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* Finds the best gap for a short block. The gap must not overlap with the blocks in p->around and
- * the long blocks of the current op. All bytes outside p->gap belong to long blocks. */
+/* Finds the best gap for a short block. The gap must not overlap with the blocks in p->around, or
+ * with the long blocks of the current op. All bytes outside p->gap belong to long blocks. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const bucket *a = &p->around;
   gap_search f = begin_search(b);
@@ -373,7 +380,8 @@ static void step_to(packer *p, int instant) {
 
 static int64_t place_short(packer *p, const int *order, int64_t height, int64_t enough) {
   for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
-  for (int k = p->count - 1; k >= 0; k--) { /* backwards, so that each list is in order */
+  /* The loop runs backwards, so that each list gets the right order. */
+  for (int k = p->count - 1; k >= 0; k--) {
     int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
     p->begin_next[i] = p->begin[first];
     p->begin[first] = i;
@@ -400,7 +408,8 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks in the given order. Returns the height. Stops once the height is `enough`. */
+/* Places the blocks in the given order. Returns the height. Stops as soon as the height is
+ * `enough`. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
@@ -420,7 +429,7 @@ static int64_t place(packer *p, const int *order, int64_t enough) {
   return waiting ? place_short(p, order, height, enough) : height;
 }
 
-/* The largest sum of blocks that live at the same time: a lower bound of the height. */
+/* The largest sum of blocks that live at the same time. No layout has a smaller height. */
 static int64_t lower_bound(packer *p) {
   int64_t *change = rf_pool_alloc(p->pool, ((size_t)p->ops + 2) * sizeof *change), most = 0, sum = 0;
   for (int i = 0; i < p->count; i++) {
@@ -435,7 +444,7 @@ static int64_t lower_bound(packer *p) {
 }
 
 /* Moves the blocks that end above `limit` to the front of the order, where they find larger gaps.
- * Returns whether the order changed. */
+ * Returns true if the order changed. */
 static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   bool other = false;
@@ -450,7 +459,7 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return other;
 }
 
-enum { PATIENCE = 3 }; /* rounds without progress before an order is dropped */
+enum { PATIENCE = 3 }; /* number of rounds without progress after which an order is dropped */
 
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) {
@@ -486,12 +495,13 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste;
-  /* Tries every order once. Then improves the lowest orders, each while its height falls. */
+  /* Tries every order once. Then improves the lowest orders. Each order is improved as long as its
+   * height falls. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
-  bool other[BY_RANKS] = {false}; /* whether the last call of promote() changed the order */
-  /* The first order that is low enough wins. A placement stops when it gets too high. The last
-   * order's placement never stops, because later rounds start from it. */
+  bool other[BY_RANKS] = {false}; /* true if the last call of promote() changed the order */
+  /* The first order that is low enough wins. A placement stops as soon as it is too high to win.
+   * The placement of the last order never stops, because later rounds start from its result. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -516,7 +526,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* the last round stops when it is as high as the lowest placement so far */
+      /* the last round stops when it has the height of the lowest placement so far */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);
@@ -543,7 +553,7 @@ static int compare_resident(const void *a, const void *b) {
   return x->tensor - y->tensor;
 }
 
-/* Places weights first, so that a plan without an optimizer has them at the same offsets. Adapters,
+/* Places weights first. So their offsets are the same in a plan without an optimizer. Adapters,
  * masters, moments and KV caches follow. */
 static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0,
@@ -573,7 +583,8 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste) {
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)flow->tensors + 1;
-  /* Tensors that reuse the bytes of another tensor in place are in one block with that tensor. */
+  /* If tensors reuse the bytes of another tensor in place, they are in one block with that
+   * tensor. */
   int *block_of = rf_pool_raw(scratch, tensors * sizeof *block_of), count = 0;
   rf_block *block = rf_pool_raw(scratch, tensors * sizeof *block);
   for (int t = 0; t < flow->tensors; t++) {
@@ -600,8 +611,8 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   return height;
 }
 
-/* Places all tensors in the memory of the chip, or of the host if `host`. Returns the height in
- * bytes. *persistent gets the end of the persistent region. */
+/* Places all tensors in the memory of the chip. If `host` is true, places those in the memory of
+ * the host. Returns the height in bytes. *persistent gets the end of the persistent region. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

@@ -1,4 +1,5 @@
-/* lifetime.c - finds the first and last op that need a tensor, and which outputs reuse inputs. */
+/* lifetime.c - finds the first and the last op that need a tensor, and the outputs that reuse the
+ * bytes of inputs. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -6,7 +7,7 @@
 
 #include <string.h>
 
-/* Bytes of a tensor on a machine: one aligned slot for each microbatch in flight. */
+/* Bytes of a tensor on a machine. The tensor has one aligned slot for each microbatch in flight. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
   int64_t bytes = tensor->dtype == RF_PACKED
                       ? rf_tensor_bytes(tensor)
@@ -17,15 +18,16 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 
 typedef struct life {
-  bool read_first, /* in the micro section, the tensor is read before it is written */
-      written,     /* in the micro section, the tensor is written */
-      in_micro;    /* the micro section uses the tensor */
+  bool read_first, /* true if the section `micro` reads the tensor before it writes the tensor */
+      written,     /* true if the section `micro` writes the tensor */
+      in_micro;    /* true if the section `micro` uses the tensor */
 } life;
 
 typedef struct pass {
   rf_flow *flow;
   life *life;
-  int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is the number of ops */
+  /* number of the first op of each section; the last entry is the number of ops */
+  int begin[RF_SECTIONS + 1];
   int op;
   bool in_micro;
 } pass;
@@ -51,9 +53,9 @@ static void touch_op(pass *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section.
- * Outputs live to the end of the step. Tensors that one microbatch passes to the next live for the
- * whole micro section. */
+/* Extends the lifetime of a tensor before its first use and after its last use. Inputs live from
+ * the start of the section that reads them. Outputs live until the end of the step. Tensors that
+ * one microbatch passes to the next live for the whole micro section. */
 static void extend(pass *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
@@ -70,9 +72,9 @@ static void extend(pass *w, int t) {
   if (tensor->output) p->last = flow->ops;
 }
 
-/* The TPU compiler gathers the weights of a layer while the layer before it computes. In
- * after_earlier_layers of backend/xla/emit.c, the gathers therefore depend on the newest result at
- * the first gather of the previous layer. */
+/* The TPU compiler gathers the weights of a layer while the layer before it computes. So in
+ * after_earlier_layers of backend/xla/emit.c, the gathers depend on the newest result at the first
+ * gather of the previous layer. */
 static void gather_ahead(rf_flow *flow) {
   int start = 0, wait_for = 0, newest = 0;
   const rf_flow_op *before = NULL;
@@ -150,9 +152,9 @@ void rf_flow_lifetimes(rf_flow *flow) {
 
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
-  /* Other microbatches run between the forward and the backward pass of a microbatch, and must not
-   * overwrite the tensor. The exception is a stage with one run of layers and one microbatch in
-   * flight. */
+  /* Between the forward and the backward pass of a microbatch, passes of other microbatches run.
+   * They must not overwrite the tensor. The exception is a stage with only one run of layers and
+   * only one microbatch in flight. */
   bool held = rf_slots_are_held(tensor, &graph->mesh);
   if (rf_tensor_is_elsewhere(tensor, &graph->mesh)) return (rf_flow_tensor){0};
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
@@ -208,8 +210,9 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1] is the change of the sum of live bytes at op i. If a tensor reuses the bytes of an
- * input, it counts from the op after its first op, because the input counts until then. */
+/* change[i + 1] is the number by which the sum of live bytes changes at op i. If a tensor reuses
+ * the bytes of an input, it counts from the op after its first op on, because the input counts
+ * until its first op. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

@@ -9,7 +9,7 @@
 static const struct loss {
   const char *name;
   rf_pairs_kind kind;
-  double beta, gamma; /* defaults; gamma 0: the loss has no margin */
+  double beta, gamma; /* default values; if gamma is 0, the loss has no margin */
   bool smooths;       /* the loss has --label-smoothing */
 } LOSSES[] = {
     {"dpo", RF_PAIRS_DPO, 0.1, 0, true},
@@ -29,7 +29,7 @@ static bool given(const rf_options *options, const char *name) {
   return rf_options_knows(options, name) && rf_options_given(options, name);
 }
 
-/* Refuses a setting of another loss. */
+/* Refuses settings that belong to another loss. */
 static rf_status no_effect(const rf_options *options, const char *name, const char *loss, const char *with,
                            rf_error *error) {
   if (!given(options, name)) return RAFTER_OK;

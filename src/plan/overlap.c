@@ -1,21 +1,21 @@
-/* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
- * from its host at the same time. The core, which computes, runs its ops in graph order. A transfer
- * is issued after all ops that precede it in the graph, so that the memory layout stays valid. A
- * transfer starts when its inputs are complete and its links are free. If an op only starts it, the
- * core continues, and the op exchange_wait waits for its end. A transfer uses the links of
- * its group, the data-centre network or the host link; groups on different axes of a torus use
- * different links. No op writes to bytes that a transfer still uses. A section ends when all its
- * ops have ended. The time of a step is the core's work plus the core's waits. */
+/* overlap.c - simulates a step on a chip. At the same time, the chip computes, exchanges data with
+ * other chips, and copies from its host. The core runs the ops that compute, in graph order. A
+ * transfer is issued after all ops that precede it in the graph. So the memory layout stays valid.
+ * A transfer starts when its inputs are complete and its links are free. If an op only starts a
+ * transfer, the core continues. The op exchange_wait waits for the end of the transfer. A transfer
+ * uses the links of its group, the data-centre network or the host link. Groups on different axes
+ * of a torus use different links. No op writes to bytes that a transfer still uses. A section ends
+ * when all its ops have ended. The time of a step is the core's work plus the core's waits. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* resources of a chip; LINKS + i is bit i of rf_group.resources */
+/* Resources of a chip. LINKS + i is bit i of rf_group.resources. */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The collective that an op performs, or -1. A receive gives -1, because the time is counted at the
- * send. */
+/* The kind of collective that an op performs, or -1. The kind of a receive is -1, because the send
+ * has the time of the transfer. */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -33,7 +33,7 @@ static int kind_of(const rf_op *op) {
 static bool to_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_TO_HOST; }
 static bool from_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_FROM_HOST; }
 
-/* Whether an op exchanges data with only some of the chips along its tensor axis. */
+/* True if an op exchanges data with only some of the chips along its tensor axis. */
 static bool is_part(const rf_graph *graph, const rf_op *op) {
   return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) &&
          op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
@@ -79,7 +79,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* a receive takes no time, because the time is counted at the send */
+    } /* a receive takes no time, because the send has the time of the transfer */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -90,7 +90,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     bool some = is_part(graph, op);
     rf_group *g = some ? &part : &group[axes];
     bool there = some ? part.chips == op->attr.group : known[axes];
-    /* without a group (a graph for one chip), assume one chip */
+    /* without a group, as in a graph for one chip, the group is one chip */
     if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1};
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;
@@ -111,7 +111,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
 enum { IN_FLIGHT = 256 };
 typedef struct timeline {
   const rf_plan *plan;
-  double *made; /* time when each tensor is complete */
+  double *made; /* for each tensor: time when the tensor is complete */
   double free[LANES], busy[LANES];
   struct {
     int op;
@@ -119,7 +119,7 @@ typedef struct timeline {
   } flight[IN_FLIGHT]; /* transfers that may still run */
   int flights;
   bool without_host;
-  double *waited; /* (ops): seconds of a wait for an exchange; NULL: not wanted */
+  double *waited; /* for each op: seconds of its wait for an exchange; NULL: the caller does not need them */
 } timeline;
 
 static bool meet(const rf_plan *plan, int a, int b) {
@@ -130,7 +130,7 @@ static bool meet(const rf_plan *plan, int a, int b) {
          y->offset < x->offset + x->bytes;
 }
 
-/* Whether op `i` writes to bytes that transfer `j` reads or writes. */
+/* True if op `i` writes to bytes that transfer `j` reads or writes. */
 static bool overwrites(const rf_plan *plan, int i, int j) {
   const rf_op *op = &plan->graph->op[i], *transfer = &plan->graph->op[j];
   for (int o = 0; o <= op->output_count; o++) {
@@ -143,8 +143,9 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write. This is `now`, or the time when the last transfer of its output bytes
- * ends. Drops transfers that ended before `now`. If the list is full, waits for the oldest one. */
+/* Time when op `i` may write. This is `now`, or the end of the last transfer that uses its output
+ * bytes. Drops transfers that ended before `now`. If the list is full, waits for the oldest
+ * transfer. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;
@@ -159,7 +160,7 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* Seconds that a collective takes from the core to move its bytes through the chip's memory. */
+/* Seconds of the core that a collective takes to move its bytes through the chip's memory. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;
@@ -313,8 +314,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
-    /* The first microbatch must pass all other stages before it reaches the last stage, so in 1F1B
-     * and in GPipe each stage idles for the time of stages - 1 microbatches. */
+    /* The first microbatch must pass all other stages before it reaches the last stage. So in 1F1B
+     * and in GPipe, each stage idles for the time of stages - 1 microbatches. */
     time.bubble = (double)(stages - 1) * micro;
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;
@@ -323,6 +324,6 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     free(t.made);
   }
   time.bound = rf_largest_bound(&time);
-  if (lane > core) time.bound = RF_BOUND_NETWORK; /* a link is busy for longer than the core */
+  if (lane > core) time.bound = RF_BOUND_NETWORK; /* a link is busy for a longer time than the core */
   return time;
 }

@@ -1,12 +1,12 @@
-/* pass.c - predicted seconds of a forward pass of a generate plan with fewer rows or shorter
- * contexts than the plan's maximum, and of a training step over shorter sequences. */
+/* pass.c - predicted seconds of passes that are smaller than the plan assumes: forward passes of a
+ * generate plan with fewer rows or shorter contexts, and training steps over shorter sequences. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Number of (row, key) pairs of attention, for the last `rows` rows of a sequence with `context`
- * rows. A row attends to itself and to rows before it, at most `window` rows in total. */
+/* Number of pairs of row and key in attention, for the last `rows` rows of a sequence with
+ * `context` rows. A row attends to itself and to earlier rows, together at most `window` rows. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -14,7 +14,8 @@ static double sum_of_keys(double rows, double context, double window) {
   return (window - first + 1) * (first + window) / 2 + (context - window) * window;
 }
 
-/* Work of attention over a cache. A sequence's keys are read once for all its rows. */
+/* Work of attention over a cache. The keys of a sequence are read once for all its rows
+ * together. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   rf_cached cached = rf_cached_of(graph, op);
   double window = op->attr.attention.window, rows = 0;
@@ -33,7 +34,7 @@ static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_exte
   return work;
 }
 
-/* Whether an op copies an offloaded cache to or from the host. */
+/* True if an op copies an offloaded cache to or from the host. */
 static bool moves_cache(const rf_graph *graph, const rf_op *op) {
   return (op->def->exchange == RF_EXCHANGE_TO_HOST || op->def->exchange == RF_EXCHANGE_FROM_HOST) &&
          graph->tensor[op->input[0]].class == RF_CLASS_KV;
@@ -46,7 +47,7 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
            reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.offload.rows > 0 ? here : context < reach ? context : reach;
   }
-  /* the cache's positions are sharded along the mesh's context axis */
+  /* the positions of the cache are sharded along the mesh's axis context */
   double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
   double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
@@ -56,8 +57,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows, independent of contexts. Experts always have memory for the same
- * number of rows, so fewer rows fill less of this memory. */
+/* Work of an op for `rows` rows. It does not depend on contexts. The memory of experts always has
+ * the same number of rows, so fewer rows fill less of this memory. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS));
@@ -83,7 +84,7 @@ rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, in
 }
 
 /* Number of rows of a tensor on one chip, in a forward pass of `rows` rows. After a gather, a chip
- * has all rows, otherwise a part of them. */
+ * has all rows. Before it, a chip has a part of the rows. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
@@ -98,7 +99,7 @@ static void cut_rows(const rf_plan *plan, rf_graph *graph, int64_t rows, int64_t
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    if (!op->def->rows_slot) continue; /* only the head selects rows */
+    if (!op->def->rows_slot) continue; /* only the head reads a selection of the rows */
     int picked = op->input[op->def->rows_slot];
     slots = graph->tensor[picked].shape[0];
     graph->tensor[picked].shape[0] = wanted < slots ? wanted : slots;
@@ -117,8 +118,9 @@ static void cut_rows(const rf_plan *plan, rf_graph *graph, int64_t rows, int64_t
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Seconds that the chip and each direction of the host link are busy. All three work at once.
- * `total`: work of the ops, and time on the chip by bound. */
+/* The seconds during which the chip is busy, and during which each direction of the host link is
+ * busy. The chip and the two directions work at the same time. `total` has the work of the ops, and
+ * the time on the chip by bound. */
 typedef struct spans {
   double chip, in, out;
   rf_plan_totals total;
@@ -150,7 +152,7 @@ static void add(spans *s, const rf_op *op, priced p) {
   }
 }
 
-/* Adds a forward pass on all chips to `sum` and returns its seconds. */
+/* Adds a forward pass on all chips to `sum`, and returns the seconds of the pass. */
 static double finish_pass(const rf_plan *plan, const spans *s, rf_plan_totals *sum) {
   const double chips = (double)rf_mesh_chips(&plan->graph->mesh), seconds = longest(*s);
   if (!sum) return seconds;
@@ -179,8 +181,8 @@ static priced price_op(const rf_plan *plan, const rf_graph *graph, int i, rf_wor
   return to;
 }
 
-/* Copies the graph, with only as many rows in its tensors as these sequences have. The caller frees
- * graph->tensor. Out of memory: graph->tensor is NULL. */
+/* Copies the graph. The tensors of the copy have only the rows that these sequences have. The
+ * caller frees graph->tensor. If memory runs out, graph->tensor is NULL. */
 static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
@@ -242,8 +244,8 @@ double rf_plan_sequences_seconds(const rf_plan *plan, const int64_t *tokens, int
 /* ---- many forward passes of one plan --------------------------------------------------------- */
 
 /* Prices of forward passes of one plan. Only the times of attention over the cache and of cache
- * copies depend on contexts. The times of the other ops are stored per number of rows and
- * sequences. Ops of equal cost are priced once. */
+ * copies depend on contexts. The times of the other ops are stored, for each number of rows and
+ * sequences. Ops with the same cost are priced once. */
 enum { KEPT = 1 << 14 };
 struct rf_pass_prices {
   const rf_plan *plan;

@@ -14,18 +14,19 @@ typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  /* Times of each pass, by direction, piece and microbatch; below 0: unknown. */
+  /* Times of each pass, by direction, piece and microbatch. A negative time is unknown. */
   double *done[2], /* end of the pass */
       *came[2];    /* arrival of the input */
-  int *places;     /* for each piece: number of slots for forward inputs */
-  rf_half *order;  /* schedules of all stages, concatenated */
+  int *places;     /* for each piece: number of memory slots for forward inputs */
+  rf_half *order;  /* schedules of all stages, one after another */
 } line;
 
 static size_t cell(const line *l, int piece, int micro) {
   return (size_t)piece * (size_t)l->micros + (size_t)micro;
 }
 
-/* Time when the input of a pass arrives. 0: the pass has no input; below 0: unknown yet. */
+/* Time when the input of a pass arrives. 0: the pass has no input. A negative time is still
+ * unknown. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
@@ -63,7 +64,7 @@ static bool begin_line(line *l) {
   return true;
 }
 
-/* Simulates a stage's next forward and backward passes until one cannot start. False: none did. */
+/* Simulates the next passes of a stage until one cannot start. False: none did. */
 static bool advance(line *l, int stage, int *at, double *start, double *now) {
   int halves = 2 * l->chunks * l->micros, begun = *at;
   const rf_half *order = l->order + (size_t)stage * (size_t)halves;
@@ -114,7 +115,8 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   enum { GROUPS = 16 };
   int stages = rf_pipeline_stages(mesh), some = GROUPS * stages;
   if (micros <= some + stages) return simulate(mesh, micros, piece, start, finish);
-  /* With this many microbatches the schedule repeats itself, so simulate a few and extrapolate. */
+  /* With this number of microbatches, the schedule repeats itself. So a few are simulated, and the
+   * result is extrapolated. */
   double *before = malloc((size_t)stages * sizeof *before), most = -1;
   some += micros % stages;
   if (before && simulate(mesh, some - stages, piece, start, before) >= 0 &&
@@ -176,8 +178,8 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* The plan of a stage counts its ops as if all chips ran these ops. `share` is the fraction of the
- * chips that a stage has. */
+/* The plan of a stage counts its ops as if all chips ran these ops. `share` is the fraction of all
+ * chips that one stage has. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -193,8 +195,8 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* Sets the time of the returned plan: its own work, and waits for transfers and for other
- * stages. */
+/* Sets the time of the returned plan. It has the plan's own work, and its waits for transfers and
+ * for other stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;
@@ -212,10 +214,11 @@ static void set_time(rf_plan *plan, double seconds) {
   plan->step_seconds = seconds;
 }
 
-/* The difference of two times. Rounding cannot make it negative. */
+/* The difference of two times, which cannot be negative. Without this, rounding could make it
+ * negative. */
 static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
 
-/* Stores time and work of all stages in the plan that is returned. False: out of memory. */
+/* Stores the time and the work of all stages in the plan that is returned. False: out of memory. */
 static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages,
                  const sums *s) {
   double *finish = malloc((size_t)stages * 2 * sizeof *finish), *start = finish + stages, seconds = 0;
@@ -253,7 +256,7 @@ static void join_digests(rf_plan *plan) {
   snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)key);
 }
 
-/* All stages of a job. `plan` has the finished plans. */
+/* All stages of a job. `plan` gets the finished plans. */
 typedef struct line_up {
   const rf_plan_options *options;
   int stages;
@@ -290,7 +293,7 @@ static rf_status plan_stage(line_up *l, int number, rf_plan_depth depth, rf_erro
   of_stage.build.mesh.stage = number;
   l->graph[number] = NULL;
   RF_TRY(rf_plan_finish(graph, &of_stage, depth, &l->plan[number], error));
-  /* the user's stage; graph->mesh.stage names the stage of the plan */
+  /* stage that the user chose; graph->mesh.stage is the stage of the plan */
   l->plan[number]->options.build.mesh.stage = l->options->build.mesh.stage;
   if (depth < RF_PLAN_PRICES) return RAFTER_OK;
   describe(l->plan[number], &l->stage[number]);
@@ -298,7 +301,7 @@ static rf_status plan_stage(line_up *l, int number, rf_plan_depth depth, rf_erro
   return time_pieces(l->plan[number], l->piece, &l->stage[number]) ? RAFTER_OK : no_memory(error);
 }
 
-/* Takes the plan that is returned out of the list. The other plans remain there. */
+/* Removes the plan that is returned from the list. The other plans stay in the list. */
 static rf_plan *take_plan(line_up *l) {
   int chosen = l->options->own_stage ? l->options->build.mesh.stage : 0;
   for (int i = 0; i < l->stages && !l->options->own_stage; i++)
@@ -326,7 +329,7 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
                 "a JAX program cannot be planned with pipeline stages (--mesh pipeline: expected 1, got %d)",
                 stages));
   RF_GO(build_stages(&l, model, error));
-  /* this process's own stage first: it reads the graphs of the others */
+  /* this process's own stage is first, because it reads the graphs of the other stages */
   if (options->own_stage) RF_GO(plan_stage(&l, options->build.mesh.stage, depth, error));
   for (int i = 0; i < stages; i++)
     if (!l.plan[i]) RF_GO(plan_stage(&l, i, depth, error));

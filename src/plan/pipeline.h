@@ -6,8 +6,8 @@
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of the passes of a piece for one microbatch, and seconds to send the results to the next
- * or previous piece. */
+/* Seconds of the passes of a piece for one microbatch. Also seconds to send the results to the next
+ * or the previous piece. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;
@@ -16,8 +16,8 @@ typedef struct rf_piece_times {
  * the stage's previous pass has ended and the input has arrived. A transfer overlaps with the work
  * of the sending and the receiving stage. A transfer starts when its data is complete, the previous
  * transfer has ended and the receiver has a free slot. For each stage, `start` gets the time when
- * its first pass starts and `finish` the time when its last pass ends. Returns the largest
- * `finish`, or -1 if it runs out of memory. */
+ * the stage's first pass starts. `finish` gets the time when its last pass ends. Returns the
+ * largest `finish`. Returns -1 if memory runs out. */
 double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
                             double *finish);
 

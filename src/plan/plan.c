@@ -62,11 +62,12 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
     return plan;
   }
   plan->machine = *options->machine;
-  plan->options.machine = &plan->machine; /* the caller may free the machine in its options */
+  plan->options.machine = &plan->machine; /* a copy, because the caller may free the machine in its options */
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
-  /* A plan for one chip is timed without a layout, so skip the layout if live bytes do not fit. */
+  /* The time of a plan for one chip does not need a layout. So if the live bytes do not fit, the
+   * layout is left out. */
   bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
   if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options))
     plan->arena_bytes = plan->live_bytes;
@@ -111,11 +112,12 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
   return RAFTER_OK;
 }
 
-/* Checks that no sum of bytes overflows 63 bits. Recomputation can at most double the sum. */
+/* Checks that no sum of bytes overflows 63 bits. The limit is only 61 bits, because recomputation
+ * can at most double the sum. */
 static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   double sum = 0, most = 0x1p61;
   for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);
-  /* a stage may keep one copy of a tensor per microbatch */
+  /* a stage may keep one copy of a tensor for each microbatch */
   if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate;
   if (sum < most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "use a smaller model, batch or sequence length",
@@ -136,7 +138,7 @@ rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_pla
   return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
 }
 
-/* A persistent tensor of the owner, for sorting by offset. */
+/* A persistent tensor of the owner. Such tensors are sorted by offset. */
 typedef struct kept {
   int64_t offset;
   int tensor;
@@ -167,7 +169,7 @@ rf_status rf_plan_adopt(rf_graph *graph, const rf_plan *owner, rf_error *error) 
       added->reason = tensor->reason;
       added->panels = tensor->panels;
       added->spec = tensor->spec;
-      /* the parameter table of a model without adapters ends before its adapters */
+      /* the parameter table of a model without adapters has no rows for adapters at its end */
       added->param = tensor->param < graph->params.count ? tensor->param : RF_NONE;
     } else if (!rf_tensor_same_storage(&graph->tensor[twin], tensor)) {
       char want[64], got[64];

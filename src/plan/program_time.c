@@ -1,12 +1,13 @@
-/* program_time.c - the time of a JAX program. It differs from rafter's: attention scores pass
- * through memory, attention computes masked pairs too, loops copy residuals to and from stacks, and
- * f32 products use the lower precision that is JAX's default. */
+/* program_time.c - the time of a JAX program. A JAX program differs from rafter's: attention scores
+ * pass through memory, attention computes masked pairs too, loops copy residuals to and from
+ * stacks, and f32 products use the lower precision that is JAX's default. */
 #include "plan/parts.h"
 
 #include <string.h>
 
-/* How often a residual of a loop is read from memory or written to memory: one write, a copy into a
- * stack (a read and a write), a copy out of the stack (a read and a write), and one read. */
+/* Number of times that a residual of a loop is read from memory or written to memory. It is written
+ * once, copied into a stack (a read and a write), copied out of the stack (a read and a write), and
+ * read once. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
@@ -76,8 +77,8 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   RF_TRY(rf_plan_program_size(&plan->graph->model, &plan->options, m, error));
   bool trains = plan->options.build.job == RF_JOB_TRAIN;
   memset(plan->by_class, 0, sizeof plan->by_class);
-  /* alias counts donated buffers. In training, three equal arrays are donated: weights and two
-   * moments. In other jobs, the caches are donated. */
+  /* alias counts donated buffers. In training, three equal arrays are donated: the weights and the
+   * two moments. In other jobs, the caches are donated. */
   plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
   plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
   plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;

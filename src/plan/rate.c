@@ -1,12 +1,13 @@
-/* rate.c - tokens per step, sums of time and work, and the peak FLOP/s, which is the reference of
- * utilisation. */
+/* rate.c - tokens per step, sums of time and work, and the peak FLOP/s. Utilisation is relative to
+ * this peak. */
 #include "plan/parts.h"
 
 #include <string.h>
 
-/* Published training runs took from FASTEST to SLOWEST times the seconds that data sheets predict.
- * This holds for all 14 runs of data/published-runs.tsv, each predicted without itself. It also
- * holds for 11 of the 12 runs of data/published-runs-unseen.tsv (tests/published_runs). */
+/* Published training runs took at least FASTEST times and at most SLOWEST times the seconds that
+ * data sheets predict. This range holds for all 14 runs of data/published-runs.tsv, each predicted
+ * without itself. The range also holds for 11 of the 12 runs of data/published-runs-unseen.tsv
+ * (tests/published_runs). */
 static const double FASTEST = 0.75, SLOWEST = 1.3;
 
 rf_bound rf_largest_bound(const rf_step_time *time) {
@@ -65,7 +66,7 @@ double rf_plan_matmul_peak_flops(const rf_plan *plan) {
 
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = plan->options.build.dtype;
-  /* without AMX, kernels widen bf16 to f32 */
+  /* without AMX, kernels convert bf16 to f32 */
   bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0;
   if (plan->machine.kind == RF_MACHINE_CPU && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;

@@ -28,12 +28,12 @@ enum { NEAR = 20 };
 
 typedef struct remedy {
   rf_remat remat;
-  int64_t part; /* the microbatch is divided by this number */
+  int64_t part; /* number by which the microbatch is divided */
   int zero;     /* stage of ZeRO */
 } remedy;
 typedef struct remedies {
   const rf_plan *plan;
-  const rf_graph *base; /* graph before recomputation; NULL: make a plan per attempt */
+  const rf_graph *base; /* graph before recomputation; NULL: each attempt makes a plan */
   int64_t room;
   int64_t least,  /* bytes of the smallest plan tried */
       persistent; /* bytes of that plan's persistent region */
@@ -43,7 +43,8 @@ typedef struct remedies {
 } remedies;
 
 /* Writes the options of a setting that fits, as the user would type them. Settings that --fit chose
- * are written too, because the user did not type them. Present settings are not repeated. */
+ * are written too, because the user did not type them. Settings that are already present are not
+ * repeated. */
 static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   const rf_plan_options *from = &r->plan->options;
   bool searched = from->searched;
@@ -66,8 +67,8 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt. `bytes`: the arena size, or the live bytes if these alone do not fit; -1:
- * no plan. */
+/* Result of one attempt. `bytes` is the size of the arena, or the live bytes if these alone do not
+ * fit. -1: no plan was made. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -88,7 +89,8 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   return o;
 }
 
-/* Like plan_it, but makes no plan. Estimates the bytes from the graph before recomputation. */
+/* Like plan_it, but does not make a plan. Estimates the bytes from the graph before
+ * recomputation. */
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
@@ -103,7 +105,7 @@ static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   return o;
 }
 
-/* Tries one setting and returns the bytes of its plan, or -1 without a plan. */
+/* Tries one setting. Returns the bytes of its plan, or -1 if there was no plan. */
 static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
@@ -129,7 +131,8 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Tries more sharding (--zero) before any recomputation. Returns the last valid stage of ZeRO. */
+/* Tries a higher stage of ZeRO (--zero) before any recomputation. Returns the last stage of ZeRO
+ * that is valid. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -144,9 +147,9 @@ static int try_zero(remedies *r) {
   return zero;
 }
 
-/* Writes a setting that fits, or else the smallest size that was tried. Tries to recompute whole
- * blocks and, if that fits, a cheaper policy. If whole blocks do not fit, tries smaller
- * microbatches. The slow search for single tensors is the last attempt. */
+/* Writes a setting that fits. If none fits, writes the smallest size that was tried. Tries to
+ * recompute whole blocks. If that fits, tries a cheaper policy. If whole blocks do not fit, tries
+ * smaller microbatches. The last attempt is the slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

@@ -1,10 +1,11 @@
-/* remat.c - chooses which activations remat=auto recomputes: a set that makes the plan fit with the
- * fewest seconds of recomputation. Layers repeat, so activations fall into a few kinds ("mlp/up/u"
- * of every block). The search first drops whole kinds (a dropped tensor is recomputed). In each
- * round it drops the kind that frees the most bytes per second of recomputation. Then it tries to
- * drop each kind in fewer blocks, as long as the plan fits. It starts with the most expensive kind.
- * trial.c estimates each set. The passes for stages and offload run after recomputation, so with
- * stages or offload the graph is rewritten and planned instead. */
+/* remat.c - chooses the activations that remat=auto recomputes. The chosen set makes the plan fit,
+ * with the fewest seconds of recomputation. Layers repeat, so there are only a few kinds of
+ * activations ("mlp/up/u" of every block is one kind). The search first drops whole kinds (a
+ * dropped tensor is recomputed). In each round, the search drops the kind that frees the most bytes
+ * per second of recomputation. Then the search tries to drop each kind in fewer blocks, as long as
+ * the plan fits. The most expensive kind is tried first. trial.c estimates each set. The passes for
+ * stages and offload run after recomputation. So for graphs with stages or offload, each set is
+ * planned with a rewritten graph. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -12,19 +13,19 @@
 
 enum { MAX_KINDS = 64, KNOWN = 1024, MAX_FOUND = RF_REMAT_NAMED + 3, ROUNDS = 6 };
 
-/* tensors in graph order, block 0 first */
+/* ids of the tensors in graph order, those of block 0 first */
 typedef struct kind {
   int count, capacity, *tensor;
 } kind;
 
 typedef struct trial {
-  int64_t bytes;  /* live peak, or arena size */
+  int64_t bytes;  /* peak of live bytes, or the size of the arena */
   double seconds; /* of recomputation per step */
 } trial;
 
 /* A set of tensors that may be the answer. Without a layout, result.bytes are live bytes. */
 typedef struct candidate {
-  bool *drop; /* one entry per tensor of the base graph */
+  bool *drop; /* one entry for each tensor of the base graph */
   trial result;
   bool laid;
 } candidate;
@@ -47,17 +48,17 @@ typedef struct search {
   candidate found[MAX_FOUND];
   int founds;
   int dropped[MAX_KINDS]; /* number of dropped tensors of each kind, from block 0 on */
-  bool *drop;             /* scratch with one entry per tensor of the base graph */
+  bool *drop;             /* scratch array with one entry for each tensor of the base graph */
   known *known;           /* hash table with KNOWN entries */
-  rf_trial *trial;        /* NULL: rewrite the graph for each set */
-  rf_tensor *tensor;      /* arrays of the rewritten graph, reused for the next set */
+  rf_trial *trial;        /* NULL: the search rewrites the graph for each set */
+  rf_tensor *tensor;      /* arrays of the rewritten graph, which the next set uses again */
   rf_op *op;
   int tensor_capacity, op_capacity;
 } search;
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* "block.12/mlp/up/u" -> "mlp/up/u", which is the same for every block. */
+/* Changes "block.12/mlp/up/u" to "mlp/up/u", which is the same for every block. */
 static const char *kind_name(const char *name) {
   if (strncmp(name, "block.", 6)) return name;
   const char *slash = strchr(name, '/');
@@ -147,7 +148,7 @@ static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result)
   return RAFTER_OK;
 }
 
-/* Estimates the live bytes of a set, or the arena size if `lay`. */
+/* Estimates the live bytes of a set. If `lay` is true, estimates the size of the arena. */
 static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) {
   if (!s->trial) return try_graph(s, drop, lay, result);
   rf_trial_weigh(s->trial, drop, &result->bytes, &result->seconds);
@@ -155,17 +156,17 @@ static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) 
   return RAFTER_OK;
 }
 
-/* The hash table entry for the set in s->dropped. */
+/* Finds the hash table entry for the set in s->dropped. */
 static known *recall(search *s) {
   uint32_t at = 2166136261u;
   for (int k = 0; k < s->kinds; k++) at = (at ^ (uint32_t)s->dropped[k]) * 16777619u;
   known *place = &s->known[(at ^ at >> 15) % KNOWN];
-  /* a collision evicts the older set, which is less likely to return */
+  /* a collision evicts the older set, because it is less likely to be needed again */
   if (place->there && memcmp(place->dropped, s->dropped, sizeof s->dropped)) place->there = false;
   return place;
 }
 
-/* Estimates the set in s->dropped, or finds it in the table. */
+/* Estimates the set in s->dropped, or finds the estimate in the table. */
 static rf_status try_now(search *s, trial *result) {
   known *place = recall(s);
   if (place->there) return *result = place->result, RAFTER_OK;
@@ -179,11 +180,11 @@ static rf_status try_now(search *s, trial *result) {
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
- * kind that saves the most bytes per second. If `thrifty`, bytes that are saved below `room` do not
- * count, so the choice may be a small kind with a low cost. Otherwise these bytes count too, and
- * shrink_kind later drops the kind in fewer blocks. *now receives the bytes and time of the final
- * set. */
+/* Drops whole kinds until the live bytes are at most `room`, or until no kind helps. Each round
+ * drops the kind that saves the most bytes per second. If `thrifty` is true, bytes that are saved
+ * below `room` do not count. So the choice may be a small kind with a low cost. Otherwise these
+ * bytes count too, and shrink_kind later drops the kind in fewer blocks. *now receives the bytes
+ * and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -263,7 +264,8 @@ static void note_found(search *s, const bool *drop, trial result, bool laid) {
   memcpy(c->drop, drop, tensors);
 }
 
-/* Arena size of a set. If several searches find the same set, its layout is computed once. */
+/* Arena size of a set. If several searches find the same set, the layout of this set is computed
+ * once. */
 static rf_status lay_out(search *s, const bool *drop, trial *result) {
   for (int i = 0; i < s->founds; i++)
     if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count))
@@ -289,8 +291,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Finds the best set: the fastest set that fits, or the smallest if none fits. Of equal sets, takes
- * the first. Computes a memory layout only for sets that may be the best. */
+/* Finds the best set. This is the fastest set that fits, or the smallest set if none fits. Among
+ * equal sets, takes the first. Computes a memory layout only for sets that may be the best. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
@@ -323,7 +325,7 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   note_found(s, drop, t, may_fit);
   RF_TRY(greedy(s, false));
   RF_TRY(greedy(s, true));
-  /* Named policies are candidates too, as they may combine kinds that save nothing singly. */
+  /* Named policies are candidates too, because they may combine kinds that save nothing alone. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, false, &t));
@@ -338,8 +340,9 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error) {
   /* The search allocates and frees the same few MiB hundreds of times. Until the program has freed
-   * a larger block, glibc returns this memory to the kernel each time, which takes as long as the
-   * search. Freeing a larger block here, whose pages are never touched, stops these returns. */
+   * a larger block, glibc returns this memory to the kernel each time. This takes the time of a
+   * second search. To prevent this, the code frees a larger block, whose pages are never
+   * touched. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);

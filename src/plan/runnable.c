@@ -1,5 +1,5 @@
-/* runnable.c - what can be planned but not run. The room run refuses such a plan, and a report of the
- * plan says so in its first lines. */
+/* runnable.c - finds plans that can be made but not run. The room run refuses such a plan, and a
+ * report says this in its first lines. */
 #include "plan/plan.h"
 
 #include <stddef.h>
@@ -10,7 +10,8 @@ static rf_status check_program(const rf_plan *plan, rf_error *error) {
                  "programs of JAX can be planned but not run (--program)");
 }
 
-/* Narrow dtypes need a kernel. An int8 cache has kernels unless it holds latent rows. */
+/* Narrow dtypes need a kernel. An int8 cache has kernels, unless it holds latent rows of
+ * attention. */
 static rf_status check_dtypes(const rf_graph *graph, rf_error *error) {
   bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
   const char *what = unknown ? "products in 8 bits" : NULL;

@@ -1,5 +1,6 @@
-/* trial.c - estimates plans that recompute different tensors of one graph: live bytes, arena, and
- * seconds of recomputation. An estimate equals the real plan's value, but takes far less time. */
+/* trial.c - estimates plans that recompute different tensors of one graph. An estimate has live
+ * bytes, size of the arena, and seconds of recomputation. An estimate equals the value of the real
+ * plan, but takes far less time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -14,17 +15,17 @@ typedef struct again {
   double seconds;
 } again;
 
-/* A recomputed op may have fewer outputs. For a product with GELU, recomputation may run only the
- * GELU. */
+/* The recomputation of an op may have fewer outputs than the op. For a product with GELU,
+ * recomputation may run only the GELU. */
 enum { FORMS = 4 };
 
 struct rf_trial {
   const rf_graph *base;
   const rf_plan_options *options;
   rf_recompute *recompute;
-  const rf_kernel **kernel; /* one per op of the base graph */
+  const rf_kernel **kernel; /* one entry for each op of the base graph */
   int64_t *workspace;
-  double *seconds; /* per step; NULL until first needed */
+  double *seconds; /* arrays with one entry for each step; NULL until first needed */
   rf_flow_op *op;
   rf_pool *pool;
   again *again; /* FORMS entries per op */
@@ -45,7 +46,7 @@ bool rf_trial_can(const rf_graph *base, const rf_plan_options *options) {
 
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool) {
   size_t ops = (size_t)base->op_count + 1, tensors = (size_t)base->tensor_count + 1;
-  /* each tensor is recomputed at most once, and each op has at most one workspace */
+  /* each tensor is recomputed at most once, and each op has at most one workspace of its own */
   size_t most = 2 * tensors + 2 * ops;
   rf_trial *t = rf_pool_alloc(pool, sizeof *t);
   *t = (rf_trial){.base = base,
@@ -86,7 +87,7 @@ static const again *price(rf_trial *t, const rf_remat_step *step) {
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  /* recomputation must give the same bits, so it uses the kernel of the first op */
+  /* Recomputation must give the same bits. So it uses the kernel of the first op. */
   bool same = op.def == t->base->op[step->op].def;
   const rf_kernel *kernel =
       same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* ---- tensors from the start --------------------------------------------------- */
+/* ---- tensors from the start ------------------------------------------------------------------ */
 
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   const rf_tensor *old = &s->whole.tensor[t];

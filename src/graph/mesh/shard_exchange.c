@@ -142,8 +142,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
   }
   return id;
 }
-/* ---- numbers of the copies that several readers share
- * ------------------------------------------------------- */
+/* ---- copies that several readers share ------------------------------------------------------- */
 
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when) {
   if (from >= s->head_capacity) return RF_NONE;

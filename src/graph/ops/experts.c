@@ -398,8 +398,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .product = RF_PRODUCT_DW,
 };
 
-/* ---- the op sums the experts' results
- * --------------------------------------------------------- */
+/* ---- the sum of the experts' results --------------------------------------------------------- */
 
 static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 1, 0);
