@@ -1,4 +1,5 @@
-/* calibrate.c - measures peak rates. Then runs small real plans and records the time of each op. */
+/* calibrate.c - measures peak rates. The calibration then runs small real plans and records the
+ * time of each op. */
 #define _GNU_SOURCE
 #include "run/calibrate_parts.h"
 
@@ -83,18 +84,19 @@ done:
   return status;
 }
 
-/* Which ops of a plan are recorded: all ops, the ops of adapters, or attention over the cache. */
+/* The ops of a plan that are recorded: all ops, the ops of adapters, or attention over the
+ * cache. */
 typedef enum recorded { ALL, ADAPTERS, CACHED } recorded;
-/* A small plan to measure. The plan has one to four layers, so it runs quickly, but its tensors do
+/* A small plan to measure. The plan has one to four layers. So it runs quickly, but its tensors do
  * not fit in the caches. */
 typedef struct shape {
   const char *model;
-  int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: training. */
+  int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: the plan is for training. */
   float dropout;
   bool quick;
   recorded ops;
 } shape;
-/* The plan for reference kernels. All of these kernels share one curve. */
+/* The plan for reference kernels. All reference kernels share one curve. */
 static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, ALL};
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=256,heads=4,ff=512,vocab=256,seq=16", 16, 0, 0, true, ALL},
@@ -188,7 +190,8 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point in order of size. If the sizes of two points differ by at most 25 %, merges them. */
+/* Adds a point in order of size. If the sizes of two points differ by at most 25 %, the points are
+ * merged. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -294,7 +297,7 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
                              .isa = o->isa,
                              .threads = o->threads,
                              .machine = m};
-  rf_machine bare = *m; /* plans that are made during calibration use no curves */
+  rf_machine bare = *m; /* plans that are made during calibration must not use curves */
   bare.curve_count = 0;
   options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
@@ -349,7 +352,8 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return m->at + output * m->row_bytes;
 }
 
-/* Measures the seconds to map a cached file and pack its matrix into pages already touched. */
+/* Measures the seconds to map a cached file, and to pack its matrix into pages that have been
+ * touched before. */
 static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds,
                            rf_error *error) {
   void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -369,9 +373,10 @@ static void touch(void *at, size_t bytes, int threads) {
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
 }
 
-/* Measures the time to touch new pages. On a virtual machine, the host may first have to find
- * pages. This takes ten times as long as using freed pages again, so all sizes are mapped at the
- * same time. The function runs before and after all other measurements; the longer time counts. */
+/* Measures the time to touch new pages. On a virtual machine, the host may have to find pages
+ * first. Finding pages takes ten times the time of using freed pages again. So all sizes are mapped
+ * at the same time. The function runs before and after all other measurements. The longer time
+ * counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -386,7 +391,8 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Adds the median of `seconds` for one size: beyond the caches, all sizes have the same rate. */
+/* Adds the median of `seconds` for one size. One point is enough, because all sizes beyond the
+ * caches have the same rate. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -430,9 +436,9 @@ done:
   return status;
 }
 
-/* Writes word number `word` of a list of all words of one to four letters, which has short words
- * first. If a word loses its last letter, it is an earlier word of the list. So each long word is
- * the result of a merge. */
+/* Writes word number `word` of a list of all words of one to four letters. Short words come first
+ * in this list. Without its last letter, each word is an earlier word of the list. So each long
+ * word is the result of a merge. */
 enum { LETTERS = 26, MAX_WORD = 4 };
 static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;
@@ -453,8 +459,9 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Measures the seconds to load a vocabulary with scores, by its bytes. SentencePiece and many GGUF
- * files have scores. A small vocabulary fits in the caches. */
+/* Measures the seconds to load a vocabulary with scores. The size in the curve is its number of
+ * bytes. Vocabularies of SentencePiece and of many GGUF files have scores. A small vocabulary fits
+ * in the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   int64_t count = o->quick ? 1 << 14 : 1 << 18;
@@ -492,7 +499,7 @@ done:
   return status;
 }
 
-/* Writes a tokenizer.json with byte-level BPE. Its merges add one letter to a word. */
+/* Writes a tokenizer.json with byte-level BPE. Each of the merges adds one letter to a word. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[MAX_WORD], *at = text;
   if (!text) return NULL;

@@ -1,5 +1,5 @@
-/* calibrate_heads.c - measures an output head's work per row: log-sum-exp, softcap, top tokens,
- * gradient of the logits. */
+/* calibrate_heads.c - measures an output head's work per row: log-sum-exp, softcap, top tokens, and
+ * the gradient of the logits. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -7,10 +7,10 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head that does one operation more than the previous head. The curve gets the difference of the
- * two times. */
+/* A head that does one operation more than the head before it in the table. The curve gets the
+ * difference of the times of these two heads. */
 typedef struct head {
-  const char *curve; /* NULL: no curve; this head is only the base of the next curve. */
+  const char *curve; /* name of the curve; NULL: this head is only the base of the next curve */
   bool scores, sums, caps, top, gradient;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},
@@ -21,7 +21,7 @@ static const head HEADS[] = {{NULL, .sums = false},
                              {NULL, .sums = false},
                              {"gradient", .gradient = true}};
 
-/* All operands are in one allocation, which begins at `x`. */
+/* All operands are in one allocation. It begins at `x`. */
 typedef struct operands {
   float *x, *w, *logits, *sums, *top;
   int32_t *rows, *ids;

@@ -1,5 +1,6 @@
 /* calibrate_network.c - measures the collectives between the ranks of an MPI job, with the kernels
- * that steps run (backend/mpi): for every size of a group within a node and across nodes. */
+ * that steps run (backend/mpi). It measures every size of a group within a node and across
+ * nodes. */
 #include "run/calibrate_parts.h"
 
 #include "backend/mpi/link.h"
@@ -12,11 +13,11 @@
 
 enum { SIZES = 9, QUICK_SIZES = 5, COLUMNS = 64, MOST_CALLS = 100, BATCHES = 5 };
 static const double FIRST_BYTES = 1 << 10,
-                    LONGEST = 1.0; /* after a measurement of LONGEST seconds, larger sizes are left out */
+                    LONGEST = 1.0; /* sizes above the first that takes LONGEST seconds are left out */
 
 /* ---- ranks that act together ----------------------------------------------------------------- */
 
-/* Every rank gets the largest value. */
+/* Every rank gets the largest value of all ranks. */
 rf_status rf_calibrate_largest(rf_link *link, double *value, rf_error *error) {
   if (link->rank > 0) RF_TRY(rf_link_send(link, 0, value, sizeof *value, error));
   for (int rank = 1; rank < link->ranks && link->rank == 0; rank++) {
@@ -56,7 +57,7 @@ rf_status rf_calibrate_check_ranks(const rf_calibrate_options *o, rf_error *erro
 
 /* ---- the figures of a rank ------------------------------------------------------------------- */
 
-/* A large value means a slow op. All ranks have measured the same sizes. */
+/* For these figures, a large value means a slow op. All ranks have measured the same sizes. */
 static double slowness(const rf_machine *m) {
   double sum = 0, points = 0;
   for (int i = 0; i < m->curve_count; i++)
@@ -82,7 +83,7 @@ done:
 
 /* ---- one collective -------------------------------------------------------------------------- */
 
-/* Groups of a mesh. A group has `inside` chips of each of `nodes` nodes. All groups exchange at the
+/* Groups of a mesh. A group has `inside` chips on each of `nodes` nodes. All groups exchange at the
  * same time. */
 typedef struct groups {
   int inside, nodes;
@@ -107,8 +108,8 @@ typedef struct bench {
   void *in, *out;
 } bench;
 
-/* A graph with this collective of at most `bytes` bytes. *bytes becomes the bytes of the graph. If
- * `halves`, one op begins it, and another one waits for it. */
+/* A graph with this collective of at most `bytes` bytes. *bytes gets the bytes of the graph. If
+ * `halves` is true, one op begins the collective, and another op waits for it. */
 static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_dtype dtype, bool halves,
                        double *bytes, rf_graph **out, rf_error *error) {
   int64_t chips = (int64_t)g->inside * g->nodes, size = rf_dtype_bytes(dtype),
@@ -139,8 +140,8 @@ static rf_status build(const bench *b, const groups *g, rf_collective kind, rf_d
   return RAFTER_OK;
 }
 
-/* The median time of a batch of calls. The calls of a batch have no pause between them. The slowest
- * rank of the second call gives the number of calls. */
+/* The median time of a batch of calls. The calls of a batch follow each other without a pause. The
+ * time of the second call on the slowest rank decides the number of calls. */
 static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf_error *error) {
   const rf_kernel *kernel;
   rf_link *link = b->o->link;
@@ -155,7 +156,7 @@ static rf_status time_calls(bench *b, const rf_graph *graph, double *seconds, rf
   call.out[0] = b->out;
   int calls = 1, batches = b->o->quick ? 3 : BATCHES;
   for (int i = -2; i < batches;
-       i++) { /* the first call opens connections, and the time of the second call gives `calls` */
+       i++) { /* the first call opens connections, and the time of the second call decides `calls` */
     double start, took;
     RF_TRY(rf_calibrate_meet(b->o, error));
     start = rf_now_seconds();
@@ -190,7 +191,7 @@ static rf_status measure_curve(bench *b, const groups *g, rf_collective kind, rf
     double bytes = wanted, seconds = 0;
     if (before * factor > LONGEST && c->count > 1) break;
     RF_TRY(build(b, g, kind, dtype, false, &bytes, &graph, error));
-    bool known = c->count && bytes <= c->bytes[c->count - 1]; /* many chips have few small sizes */
+    bool known = c->count && bytes <= c->bytes[c->count - 1]; /* a group of many chips has few small sizes */
     rf_status status = known ? RAFTER_OK : time_calls(b, graph, &seconds, error);
     rf_graph_free(graph);
     RF_TRY(status);
@@ -216,7 +217,7 @@ static rf_status measure_groups(bench *b, const groups *g, rf_machine *m, rf_err
   return RAFTER_OK;
 }
 
-/* Latency and bytes/s of one chip, from the messages to the neighbour. */
+/* Latency and bytes/s of one chip, from its messages to its neighbour. */
 static void link_of(const rf_machine *m, int inside, int nodes, double *bps, double *latency) {
   for (int i = 0; i < m->exchange_count; i++) {
     const rf_exchange_curve *c = &m->exchange[i];

@@ -1,5 +1,5 @@
-/* calibrate_overlap.c - measures what a collective takes from the cores of a rank that computes
- * meanwhile: how much longer a computation takes if a collective runs. */
+/* calibrate_overlap.c - measures how much longer a computation takes if a collective runs at the
+ * same time. This is the time that the collective takes from the cores of a rank. */
 #include "run/calibrate_parts.h"
 
 #include "backend/mpi/flight.h"
@@ -10,7 +10,8 @@
 #include <omp.h>
 
 enum { VALUES = 1 << 12, BATCHES = 5, SLOW_BATCHES = 2 };
-static const double LONGER = 1.5, SHORTEST = 2e-4, SLOW = 0.25; /* of the computation: times, seconds */
+/* number of rounds of the computation, and their seconds */
+static const double LONGER = 1.5, SHORTEST = 2e-4, SLOW = 0.25;
 
 const rf_op_def *rf_calibrate_start_of(rf_collective kind) {
   return kind == RF_ALL_GATHER       ? &RF_OP_ALL_GATHER_START
@@ -19,7 +20,7 @@ const rf_op_def *rf_calibrate_start_of(rf_collective kind) {
                                      : NULL;
 }
 
-/* Arithmetic on values in the L1 and L2 cache, `times` times on each thread. */
+/* Arithmetic on values in the L1 and L2 caches. Each thread does it `times` times. */
 static double compute(int threads, int64_t times) {
   double sum = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : sum)
@@ -33,7 +34,7 @@ static double compute(int threads, int64_t times) {
   return sum;
 }
 
-/* How often `compute` does it in this many seconds. */
+/* Returns how many rounds `compute` does in this number of seconds. */
 static int64_t times_for(int threads, double seconds) {
   int64_t times = 16;
   double took = 0;
@@ -45,7 +46,7 @@ static int64_t times_for(int threads, double seconds) {
   return (int64_t)ceil((double)times * seconds / took);
 }
 
-/* `start` and `wait` are calls of the two ops of a graph. */
+/* `start` and `wait` are calls of the two ops of the graph. */
 static rf_status time_both(const rf_calibrate_options *o, const rf_call *start, const rf_call *wait,
                            double seconds, double *core, rf_error *error) {
   const rf_kernel *begin = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, start->graph, start->op),

@@ -4,34 +4,40 @@
 
 #include "run/calibrate.h"
 
-/* calibrate_tune.c: finds the best block sizes for each op, class of shapes and dtype. */
+/* calibrate_tune.c: finds the best block sizes for each combination of op, class of shapes and
+ * dtype. */
 rf_status rf_calibrate_tune(const rf_calibrate_options *options, rf_tuned *tuned, rf_error *error);
-/* calibrate_heads.c: measures the curves "head_rows", by row length (vocabulary size). */
+/* calibrate_heads.c: measures the curves "head_rows". Their sizes are lengths of a row (sizes of
+ * the vocabulary). */
 rf_status rf_calibrate_heads(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
-/* calibrate_products.c: measures the curves of packed products, by storage type and rows. */
+/* calibrate_products.c: measures the curves of packed products, for each storage type and number of
+ * rows. */
 rf_status rf_calibrate_products(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
-/* A workspace that grows to the largest request. Initially {0}. The caller frees `at`. */
+/* A workspace that grows to the size of the largest request. Initially {0}. The caller frees
+ * `at`. */
 typedef struct rf_calibrate_room {
   void *at;
   size_t bytes;
-  rf_inner inner[RF_MAX_INNER]; /* kernels of the products inside the op */
+  rf_inner inner[RF_MAX_INNER]; /* kernels of the products inside this op */
 } rf_calibrate_room;
 /* Chooses the kernel of a graph with one op, and prepares a call without operands. Writes every
- * byte of the call's workspace. `what` is for error messages. */
+ * byte of the call's workspace. `what` is the name of the call in error messages. */
 rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
                               rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
                               rf_call *call, rf_error *error);
-/* calibrate_network.c: every rank gets the largest value. */
+/* calibrate_network.c: every rank gets the largest value of all ranks. */
 rf_status rf_calibrate_largest(struct rf_link *link, double *value, rf_error *error);
-/* calibrate_overlap.c. The op that begins a collective of this kind; NULL: there is none. */
+/* calibrate_overlap.c. The op that begins a collective of this kind. NULL: no op does. */
 const rf_op_def *rf_calibrate_start_of(rf_collective kind);
-/* Measures what the collective of `graph`, which takes `seconds`, takes from the cores of a rank that
- * computes meanwhile. The graph has the op that begins it, and the one that waits for it. */
+/* Measures the time that a collective takes from the cores of a rank that computes meanwhile.
+ * `graph` has the collective, which takes `seconds` alone. The graph has the op that begins the
+ * collective, and the op that waits for it. */
 rf_status rf_calibrate_core(const rf_calibrate_options *options, const rf_graph *graph,
                             rf_calibrate_room *room, const void *in, void *out, double seconds, double *core,
                             rf_error *error);
-/* Fills memory with numbers in [-0.5, 0.5). Words are valid as f32, and as two values of bf16. */
+/* Fills memory with numbers in [-0.5, 0.5). Each word is a valid f32, and also two valid values of
+ * bf16. */
 void rf_calibrate_values(void *at, size_t bytes);
 /* Makes a model for graphs of one op. Its fields do not affect the measurements. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);

@@ -1,7 +1,7 @@
-/* calibrate_products.c - measures products with packed matrices of every storage type, exact and
- * with int8 activations, and with plain matrices, for several numbers of rows. Successive calls use
- * different copies of the matrix. The copies together exceed the caches, so weights are read from
- * memory, as in a model. */
+/* calibrate_products.c - measures products for several numbers of rows: products with packed
+ * matrices of every storage type, exact and with int8 activations, and products with plain
+ * matrices. Successive calls use different copies of the matrix. The copies together exceed the
+ * caches. So weights are read from memory, as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, MAX_ROWS = 512, PASSES = 4, MAX_EACH = 12 };
 enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
-/* Numbers of rows to measure. Another kernel runs from 9 rows on, and a third from 17 rows on. */
+/* Numbers of rows to measure. From 9 rows on, another kernel runs, and from 17 rows on, a third
+ * kernel. */
 static const struct {
   int rows;
   bool quick;
@@ -25,8 +26,8 @@ typedef struct ring {
   rf_model model;
   void *at;
   size_t bytes;                  /* Bytes of all copies of the matrix. */
-  int64_t each, count, next;     /* Bytes of one copy; number of copies; index of the next copy. */
-  unsigned char *stored, *x, *y; /* stored: the matrix as rows in a file; x: activations; y: result. */
+  int64_t each, count, next;     /* bytes of one copy; number of copies; index of the next copy */
+  unsigned char *stored, *x, *y; /* stored: the matrix, as rows in a file; x: activations; y: result */
   int32_t labels[MAX_ROWS];
   rf_calibrate_room room;
   int64_t row_bytes;
@@ -68,10 +69,10 @@ static bool is_plain(rf_cost_products how) { return how == RF_PRODUCTS_ROWS || h
 typedef struct product {
   const rf_panels *panels; /* sizes and storage type of the matrix */
   rf_cost_products how;
-  bool no_gradient; /* for RF_PRODUCTS_TURNED_HEAD: the op without its product */
+  bool no_gradient; /* for RF_PRODUCTS_TURNED_HEAD: true if the op is measured without its product */
 } product;
 
-/* The backward op of a head, which computes logits, their gradient and the product. */
+/* The backward op of a head, which computes the logits, their gradient and the product. */
 static int build_head(rf_graph *graph, const product *p, int64_t rows, int w, rf_error *error) {
   int64_t x[] = {rows, p->panels->inner};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_BF16, 2, x), w, RF_NONE,
@@ -106,7 +107,8 @@ static rf_status build(const ring *r, const product *p, int64_t rows, rf_graph *
   return RAFTER_OK;
 }
 
-/* Seconds of calls. There are several passes, so that a disturbance affects few samples. */
+/* Seconds of calls. The measurement has several passes, so that a disturbance affects few
+ * samples. */
 typedef struct samples {
   double seconds[PASSES * MAX_EACH];
   int count;
@@ -118,7 +120,7 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   rf_run_inputs inputs = {.rows = graph->rows};
   RF_TRY(rf_calibrate_kernel(r->options, graph, &r->room, "products", &kernel, &call, error));
   call.in[0] = r->x;
-  if (graph->op[0].input[3] >= 0) { /* inputs of a head; any numbers can be the sums of the logits */
+  if (graph->op[0].input[3] >= 0) { /* inputs of a head: any numbers can be the sums of the logits */
     call.in[3] = r->labels;
     call.in[4] = r->x;
   }
@@ -137,13 +139,13 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   return RAFTER_OK;
 }
 
-/* Seconds that a product with the INNER x OUTPUTS matrix takes in addition to its multiplications.
- * `start`: a constant. `outputs`: to store the sums. `inner`: to pack the rows. */
+/* Seconds of a product with the INNER x OUTPUTS matrix that are not multiplications. `start`: a
+ * constant. `outputs`: seconds to store the sums. `inner`: seconds to pack the rows. */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* True if ROWS[row] is measured. Products for gradients always have many rows. */
+/* True if ROWS[row] is measured. products for gradients always have many rows */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
   return (ROWS[row].quick || !quick) && (!is_transposed(how) || ROWS[row].rows >= 128);
 }
@@ -169,8 +171,9 @@ static rf_status measure_products(ring *r, const product *p, bool quick, int mos
   return RAFTER_OK;
 }
 
-/* Fits `t = c K N + outputs N / OUTPUTS + inner K / INNER` to the times for three sizes K x N. A
- * small matrix gives the constant: it fits in the caches and has one panel for each thread. */
+/* Fits `t = c K N + outputs N / OUTPUTS + inner K / INNER` to the times for three sizes K x N. The
+ * product with a small matrix gives the constant, because the matrix fits in the caches and has one
+ * panel for each thread. */
 static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
   int64_t lanes = (int64_t)RF_PANEL_LANES * r->options->threads;
@@ -206,7 +209,7 @@ static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error
 /* Adds the curves of one storage type, for all kinds of products that the type supports. */
 static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *edge, rf_error *error) {
   rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
-  /* Weights without integer codes are decoded one by one, for any number of rows. */
+  /* Weights without integer codes are decoded one at a time, for any number of rows. */
   bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
   RF_TRY(fill(r, &panels, error));
   for (rf_cost_products how = 0; how < RF_COST_PRODUCTS; how++) {
@@ -229,7 +232,8 @@ static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *e
   return RAFTER_OK;
 }
 
-/* Adds the curves of plain matrices of one dtype: products of generation in a trainer's arena. */
+/* Adds the curves of plain matrices of one dtype. They are for products of generation in a
+ * trainer's arena. */
 static rf_status measure_plain(ring *r, int64_t number, const edges *edge, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(number);
   const rf_panels sizes = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};

@@ -1,6 +1,6 @@
 /* calibrate_tune.c - finds the fastest block sizes of products (`rafter calibrate --tune`). Block
- * sizes only change where a sum is interrupted, not the order of its additions. One field after the
- * other is tuned. Then new rounds compare the result with the default. */
+ * sizes decide only where a sum is interrupted. They do not change the order of its additions. The
+ * fields are tuned one after another. Then new rounds compare the result with the default. */
 #include "run/calibrate_parts.h"
 
 #include "machine/tuned.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two products from real models for each class of weights. The second has a transposed weight. */
+/* Two products from real models for each class of weights. The second product has a transposed
+ * weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -20,14 +21,15 @@ static const struct {
 static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
-/* The values that are tried for each field. A 0 ends the list. */
+/* The values that the search tries for each field. A 0 ends the list. */
 enum { FIELDS = 3, MAX_TRIED = 9 };
 static const int64_t TRIED[FIELDS][MAX_TRIED] = {{192, 256, 320, 384, 448, 512, 768, 0},
                                                  {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
                                                  {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* A change must gain at least 1 %, and twice the interquartile range of the gains of all rounds. */
+/* The gain of a change must be at least 1 %, and at least twice the interquartile range of the
+ * gains of all rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, MAX_PROVING = 15 };
 
@@ -43,7 +45,7 @@ typedef struct product {
 typedef struct bench {
   const rf_calibrate_options *options;
   rf_model model;
-  void *at[3], *room; /* `at`: operands and result; `room`: workspace. */
+  void *at[3], *room; /* `at`: operands and result of the graph; `room`: its workspace */
   size_t bytes[3], room_bytes;
   product product[SHAPES];
 } bench;
@@ -95,7 +97,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   RF_TRY(rf_calibrate_goes_on(b->options, error));
   p->call.workspace = b->room;
   p->call.blocks = *blocks;
-  if (!p->calls) { /* the first call wakes threads; the second measures one call */
+  if (!p->calls) { /* the first call wakes threads, and the second is one measured call */
     p->kernel->run(&p->call);
     double start = rf_now_seconds();
     p->kernel->run(&p->call);
@@ -128,7 +130,8 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
   return RAFTER_OK;
 }
 
-/* Times the default and the best block sizes in turn. A round's gain is the mean over shapes. */
+/* Times the default block sizes and the best block sizes alternately. The gain of a round is the
+ * mean over shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
   double gain[MAX_PROVING], of[SHAPES][MAX_PROVING], seconds[2];

@@ -25,8 +25,8 @@ rf_clock rf_clock_of(rf_clock_mark begin, rf_clock_mark end) {
 int64_t rf_clock_of_first(const rf_clock *clock, int64_t ns) {
   const rf_clock_mark *a = &clock->begin, *b = &clock->end;
   double length = (double)(b->at - a->at), change = b->ahead - a->ahead;
-  /* a real clock is never this wrong, so the difference comes from the errors of the marks in a
-   * short run */
+  /* A real clock is never wrong by this much. So the difference comes from the errors of the marks
+   * in a short run. */
   bool steady = length <= 0 || fabs(change) > 0.1 * length;
   double part = steady ? 0 : (double)(ns - a->at) / length;
   return ns - llround(a->ahead + part * change);

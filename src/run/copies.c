@@ -1,7 +1,7 @@
 /* copies.c - see copies.h. Rank 0 has a desk for each other copy, and the first rank of each other
- * copy has a desk for rank 0. The copy sends reports: a head and, if there are results, a body.
- * Rank 0 sends words. Both are sent every second, also without news. If one end receives nothing
- * for a long time, the other end is lost. */
+ * copy has a desk for rank 0. The copy sends reports to rank 0. A report has a head and, if there
+ * are results, a body. Rank 0 sends words. Reports and words are sent every second, also without
+ * news. If one end receives nothing for a long time, it takes the other end as lost. */
 #include "run/copies.h"
 
 #include "backend/mpi/link.h"
@@ -12,14 +12,14 @@
 #include <string.h>
 #include <time.h>
 
-static const double EVERY = 1; /* seconds between two reports, and two words */
+static const double EVERY = 1; /* seconds between two reports, and between two words */
 
 typedef struct report {
   int64_t bytes; /* of the body */
   uint32_t flags;
   bool done, complete;
   rf_copies_totals totals;
-  rf_error error; /* error.status is RAFTER_OK, or the copy has failed */
+  rf_error error; /* error.status is RAFTER_OK, unless the copy has failed */
 } report;
 
 typedef struct word {
@@ -30,11 +30,11 @@ typedef struct word {
 typedef struct desk {
   int rank; /* at the other end */
   rf_link_letter in, out, body;
-  report report, coming; /* coming: rank 0 is receiving a report */
+  report report, coming; /* coming: true while rank 0 is receiving a report */
   word word;
-  bool has_report; /* rank 0: the body of the report is on its way */
-  bool ended;      /* the last report was received, or sent */
-  bool closed;     /* the last word was sent, or received */
+  bool has_report; /* in rank 0: true while the body of the report is on its way */
+  bool ended;      /* true if the last report was received, or has been sent */
+  bool closed;     /* true if the last word was sent, or has been received */
   unsigned char *data;
   double sent;         /* time of the last word or report */
   uint32_t sent_flags; /* flags in it */
@@ -42,8 +42,8 @@ typedef struct desk {
 
 struct rf_copies {
   rf_link *link;
-  int count, mine, ranks, member; /* member: number of this rank in its copy */
-  int *rank;                      /* (ranks): ranks of this copy */
+  int count, mine, ranks, member; /* member: the number of this rank in its copy */
+  int *rank;                      /* the ranks of this copy */
   desk *desk;                     /* (desks) */
   int desks;
   uint32_t said, heard;
@@ -61,7 +61,7 @@ static int copy_of(const rf_mesh *mesh, int chip) {
 
 /* Lists the ranks of this copy, and opens the desks. Rank = chip. */
 static void find_members(rf_copies *c, const rf_mesh *mesh, int chips) {
-  int seen = 1; /* copies whose first rank was found */
+  int seen = 1; /* number of copies whose first rank was found */
   c->mine = copy_of(mesh, c->link->rank);
   for (int rank = 0; rank < chips; rank++) {
     int copy = copy_of(mesh, rank);
@@ -96,7 +96,7 @@ rf_status rf_copies_open(const rf_run *run, const rf_mesh *mesh, rf_copies **out
 void rf_copies_close(rf_copies *c) {
   if (!c) return;
   for (int d = 0; d < c->desks; d++)
-    if (!c->desk[d].body.open) free(c->desk[d].data); /* the library may still use it */
+    if (!c->desk[d].body.open) free(c->desk[d].data); /* the library may still use this memory */
   free(c->results);
   free(c->desk);
   free(c->rank);
@@ -203,7 +203,7 @@ static rf_status name_rank(const rf_copies *c, const desk *at, rf_error *error) 
                  rf_link_host(c->link, at->rank), why->message);
 }
 
-/* A head has come. If the report has a body, the body follows. */
+/* A head has come. If the report has a body, the body follows the head. */
 static rf_status begin_body(rf_copies *c, desk *at, rf_error *error) {
   at->report = at->coming;
   if (at->report.bytes < 0 || at->report.bytes > RF_LINK_BYTES) return malformed(at, error);
@@ -218,7 +218,7 @@ static rf_status begin_body(rf_copies *c, desk *at, rf_error *error) {
   return rf_link_begin_letter(c->link, &at->body, at->data, at->report.bytes, error);
 }
 
-/* Receives what a copy has sent. */
+/* Receives the reports that a copy has sent. */
 static rf_status hear(rf_copies *c, desk *at, rf_copies_take *take, void *self, bool *news, rf_error *error) {
   for (bool done = true; done && !at->ended;) {
     if (!at->has_report && !at->in.open)
@@ -235,7 +235,7 @@ static rf_status hear(rf_copies *c, desk *at, rf_copies_take *take, void *self, 
   return RAFTER_OK;
 }
 
-/* Sends a word to a copy, if it is due. */
+/* Sends a word to a copy, if the word is due. */
 static rf_status tell(rf_copies *c, desk *at, word now, rf_error *error) {
   bool done;
   if (at->out.open) {
@@ -265,7 +265,7 @@ static rf_status collect(rf_copies *c, const rf_copies_state *state, rf_copies_t
     RF_TRY(tell(c, &c->desk[d], now, error));
     *over &= c->desk[d].closed;
   }
-  if (*over) c->said = now.flags; /* the status and flags that all ranks get at the end of a round */
+  if (*over) c->said = now.flags; /* status and flags that all ranks get at the end of a round */
   return RAFTER_OK;
 }
 
@@ -283,7 +283,7 @@ static rf_status listen(rf_copies *c, desk *at, bool *news, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Sends a report, if it is due and the one before has been received. */
+/* Sends a report, if it is due and rank 0 has received the report before it. */
 static rf_status send_report(rf_copies *c, desk *at, const rf_copies_state *state, rf_error *error) {
   bool done = true;
   if (at->out.open) RF_TRY(rf_link_arrived(c->link, &at->out, &done, error));
@@ -301,7 +301,7 @@ static rf_status send_report(rf_copies *c, desk *at, const rf_copies_state *stat
   at->sent = rf_now_seconds();
   RF_TRY(rf_link_begin_letter(c->link, &at->out, &at->report, sizeof at->report, error));
   if (!c->bytes) return RAFTER_OK;
-  free(at->data); /* the results in the previous report */
+  free(at->data); /* results that are in the previous report */
   at->data = c->results;
   c->results = NULL;
   c->bytes = c->room = 0;

@@ -1,56 +1,61 @@
-/* gaps.c - explains idle time. In a step, every nanosecond of every thread is work or has one
+/* gaps.c - explains idle time. In a step, each nanosecond of each thread is either work or has one
  * cause. Timestamps explain the time outside the bodies of ops. The time between two ops has the
- * cause LAUNCH, and so has the time before a thread begins its part of a parallel region. The time
- * after this part has the cause WAIT. The time outside regions has the cause SERIAL. The system
- * counts mapped pages, the time in a core's queue, and the time asleep (RF_SPAN_LOST). If a launch
- * is longer than a bound, these counts must explain the rest; otherwise the cause is UNEXPLAINED.
- * Counts that are left explain time inside the bodies of ops. If all threads slept at the same
- * time, the process was stopped. Then all gaps get the cause STOPPED. A rank records its waits for
- * other ranks (RF_SPAN_REMOTE) with their cause: SLOW_RANK or NETWORK. */
+ * cause LAUNCH. The time before a thread begins its part of a parallel region has the same cause.
+ * The time after a thread's part of a region has the cause WAIT. The time outside parallel regions
+ * has the cause SERIAL. The system counts the mapped pages, the time in a core's queue, and the
+ * time asleep (RF_SPAN_LOST). If a launch is longer than a bound, these counts must explain the
+ * rest of it. Otherwise the cause is UNEXPLAINED. Counts that explain no gap explain time inside
+ * the bodies of ops. If all threads slept at the same time, the process was stopped. Then all gaps
+ * get the cause STOPPED. A rank records its waits for other ranks (RF_SPAN_REMOTE) with their
+ * cause: SLOW_RANK or NETWORK. */
 #include "run/trace.h"
 
 #include <stdlib.h>
 
-/* DISPATCH_NS: maximum time to launch an op. WAKE_NS: maximum time to wake a thread; about 50 us
- * are normal. SHOWN_NS: shorter gaps get no span. NOISE_NS: maximum error of a counter. */
+/* DISPATCH_NS: maximum time to launch an op. WAKE_NS: maximum time to wake a thread, which usually
+ * takes about 50 us. SHOWN_NS: minimum length of a gap that gets a span. NOISE_NS: maximum error of
+ * a counter. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
-/* Minimum time of a stop of all threads. Other sleeps are far shorter. */
+/* Minimum time of a stop of all threads. Threads sleep for a far shorter time if the process is not
+ * stopped. */
 enum { STOPPED_NS = 50000000 };
 
-/* A parallel region. At own_end, the main thread's part ends. At `end`, the last thread's part
- * ends. At op_end, the op ends. */
+/* A parallel region. At own_end, the main thread ends its part. At `end`, the last thread ends its
+ * part. At op_end, the op ends. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* System counts of a thread from `begin` to `end`. `left`: counts that explain no time yet. */
+/* System counts of a thread from `begin` to `end`. `left`: counts that do not yet explain any
+ * time. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
 } look;
 
-/* A piece is a step, or the time after a step. Pointers point to sums in the trace. */
+/* A piece is a step, or the time after a step. The pointers are to sums in the trace. */
 typedef struct piece {
   int64_t begin, end;
-  bool whole; /* true: no span was dropped. */
+  bool whole; /* true if no span was dropped */
   double (*gaps)[RF_GAPS];
   double *work, *phases;
   int64_t *faults;
-  double heap_pages; /* Pages by which the heap grew and whose page faults are not found yet. */
-  double *body;      /* (threads): seconds inside the bodies of ops that have no cause. */
+  double heap_pages; /* number of pages by which the heap grew, and whose page faults are not yet found */
+  double *body;      /* for each thread: seconds inside the bodies of ops that have no cause */
 } piece;
 
 typedef struct work {
   rf_trace *trace;
   const rf_stamps *spans;
   int64_t *lane_at; /* (lanes + 1): lane l has the spans lane_at[l] to lane_at[l + 1] - 1. */
-  rf_stamps gap;    /* New spans: one for each gap. */
+  rf_stamps gap;    /* new spans, one for each gap */
   bool failed;      /* true: out of memory. */
-  bool remote;      /* true: there are waits for other ranks. */
-  region *region;   /* Regions of the current piece. */
+  bool remote;      /* true if there are waits for other ranks */
+  region *region;   /* parallel regions of the current piece */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): index of each thread's first look; of its current look. */
+  /* (threads + 1 entries) index of each thread's first look, and of its current look */
+  int64_t *look_at, *look_next;
   piece *piece;
   int pieces;
 } work;
@@ -60,13 +65,13 @@ typedef struct thread {
   work *w;
   piece *piece;
   int lane;
-  const rf_stamp *first, *end; /* Spans of the thread in the piece. */
-  int64_t idle;                /* Nanoseconds outside the bodies of ops. */
+  const rf_stamp *first, *end; /* spans of the thread in this piece */
+  int64_t idle;                /* nanoseconds outside the bodies of ops */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-/* Returns the number of ns that are in both [a, a_end) and [b, b_end). */
+/* Returns the number of nanoseconds that are in both [a, a_end) and [b, b_end). */
 static int64_t common(int64_t a, int64_t a_end, int64_t b, int64_t b_end) {
   return larger(0, smaller(a_end, b_end) - larger(a, b));
 }
@@ -108,8 +113,9 @@ static bool is_outside_ops(const rf_stamp *s) {
   return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
 }
 
-/* Returns the region of a worker thread's span: the last region that began before the end of the
- * span. A worker may end its part before the main thread has recorded the region's begin. */
+/* Returns the region to which a span of a worker thread belongs: the last region that began before
+ * the end of the span. The span may end before the main thread has recorded the begin of the
+ * region. */
 static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
   while (from + 1 < w->regions &&
          (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin))
@@ -164,8 +170,8 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Gives up to `bound` ns the cause LAUNCH. For the rest of the time, tries the system counts. The
- * most reliable count comes first. */
+/* Gives the cause LAUNCH to at most `bound` ns. For the rest of the time, tries the counts of the
+ * system. The most reliable count is tried first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -180,7 +186,7 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     rf_gap gap = causes[i].gap;
     int64_t took = take(t, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    /* the time in a core's queue also counts as time off the core */
+    /* the time in a core's queue also counts as time without a core */
     if (gap == RF_GAP_OTHERS) take(t, RF_LOST_OFF, 1, begin, end, took);
     /* The thread slept until the disk answered. */
     if (gap == RF_GAP_WAIT && take(t, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO;
@@ -192,8 +198,8 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
 
 /* ---- waits for other ranks ------------------------------------------------------------------- */
 
-/* Returns the first wait of the main thread for another rank that begins at `from` or later and
- * ends by `end`, or NULL. */
+/* Returns the first wait of the main thread for another rank that begins at `from` or later, and
+ * ends before or at `end`. Returns NULL if none exists. */
 static const rf_stamp *next_remote(const work *w, int64_t from, int64_t end) {
   const rf_stamp *last = w->spans->at + w->lane_at[1];
   for (const rf_stamp *s = w->remote ? first_from(w, 0, from) : last; s < last && s->begin < end; s++)
@@ -201,15 +207,16 @@ static const rf_stamp *next_remote(const work *w, int64_t from, int64_t end) {
   return NULL;
 }
 
-/* Gives [begin, end) the cause of the wait `s`. The gap's value is the other rank. */
+/* Gives [begin, end) the cause of the wait `s`. The value of the gap is the number of the other
+ * rank. */
 static void give_remote(thread *t, const rf_stamp *s, int64_t begin, int64_t end) {
   int64_t before = t->w->gap.count;
-  take(t, RF_LOST_DELAY, 1, begin, end, end - begin); /* the wait is longer than a wait for the core */
+  take(t, RF_LOST_DELAY, 1, begin, end, end - begin); /* a wait for a rank is longer than a wait for a core */
   give(t, s->id == RF_REMOTE_LATE ? RF_GAP_SLOW_RANK : RF_GAP_NETWORK, begin, end);
   if (t->w->gap.count > before) t->w->gap.at[before].value = s->value;
 }
 
-/* The main thread has neither an op nor a phase. */
+/* Explains a time in which the main thread has neither an op nor a phase. */
 static void give_pause(thread *t, int64_t begin, int64_t end) {
   int64_t at = begin;
   for (const rf_stamp *s; (s = next_remote(t->w, at, end)); at = s->end) {
@@ -219,7 +226,8 @@ static void give_pause(thread *t, int64_t begin, int64_t end) {
   give_launch(t, DISPATCH_NS, at, end);
 }
 
-/* Another thread has no work. If the main thread waits for a rank, this is also the cause here. */
+/* Explains a time in which another thread has no work. If the main thread waits for a rank in this
+ * time, the wait is the cause for this thread too. */
 static void give_serial(thread *t, int64_t begin, int64_t end) {
   int64_t at = begin;
   for (const rf_stamp *s; (s = next_remote(t->w, at, end)); at = s->end) {
@@ -229,7 +237,7 @@ static void give_serial(thread *t, int64_t begin, int64_t end) {
   give(t, RF_GAP_SERIAL, at, end);
 }
 
-/* Returns the ns of [begin, end) in which the main thread waited for other ranks. */
+/* Returns the nanoseconds of [begin, end) in which the main thread waited for other ranks. */
 static double remote_in(const work *w, int64_t begin, int64_t end) {
   const rf_stamp *first = w->spans->at, *last = w->spans->at + w->lane_at[1], *s = first_from(w, 0, begin);
   double sum = 0;
@@ -322,8 +330,8 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives the cause `gap` to `seconds` inside bodies of ops. The pieces share the seconds in
- * proportion to their time in `l`. */
+/* Gives the cause `gap` to `seconds` inside bodies of ops. Each piece gets a part of the seconds in
+ * proportion to its time in `l`. */
 static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap, double seconds) {
   double all = 0;
   for (const piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -335,7 +343,8 @@ static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap
   }
 }
 
-/* Assigns the pages that were mapped during `l` to the piece with the longest time in `l`. */
+/* Takes the pages that were mapped during `l`, and assigns them to the piece with the longest time
+ * in `l`. */
 static void give_faults(work *w, piece *first, int lane, const look *l) {
   piece *most = NULL;
   for (piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -353,14 +362,15 @@ static void give_faults(work *w, piece *first, int lane, const look *l) {
 static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   piece *first = w->piece, *end = w->piece + w->pieces;
   for (look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
-    int64_t idle = l->end - l->begin; /* ns in gaps or outside pieces */
+    int64_t idle = l->end - l->begin; /* nanoseconds in gaps or outside pieces */
     while (gap < gap_end && w->gap.at[gap].end <= l->begin) gap++;
     while (first < end && first->end <= l->begin) first++;
     for (int64_t k = gap; k < gap_end && w->gap.at[k].begin < l->end; k++)
       idle += overlap(&w->gap.at[k], l->begin, l->end);
     for (const piece *p = first; p < end && p->begin < l->end; p++) idle -= shared(p, l);
     give_faults(w, first, lane, l);
-    /* If a thread was off the core for longer than it was idle, it slept inside bodies of ops. */
+    /* If a thread was off the core for longer than it was idle, it slept inside the bodies of
+     * ops. */
     double still = l->counted[RF_LOST_OFF] - (double)idle, delay = l->left[RF_LOST_DELAY];
     if (still <= NOISE_NS) continue;
     if (delay > still) delay = still;
@@ -371,7 +381,8 @@ static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   }
 }
 
-/* Maximum ns of [begin, end) in which a thread worked, could have worked, or read from a disk. */
+/* Maximum number of nanoseconds of [begin, end) in which a thread worked, could have worked, or
+ * read from a disk. */
 static double awake_in(const work *w, int lane, int64_t begin, int64_t end) {
   double awake = (double)(end - begin);
   for (const look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
@@ -383,7 +394,8 @@ static double awake_in(const work *w, int lane, int64_t begin, int64_t end) {
   return awake > 0 ? awake : 0;
 }
 
-/* Returns the ns of [begin, end) in phases outside ops. They may wait for files and requests. */
+/* Returns the nanoseconds of [begin, end) in phases outside ops. Such phases may wait for files and
+ * requests. */
 static double phases_in(work *w, int64_t begin, int64_t end) {
   double sum = 0;
   thread phases = phases_of(w, NULL, INT64_MIN, end);
@@ -392,13 +404,13 @@ static double phases_in(work *w, int64_t begin, int64_t end) {
   return sum;
 }
 
-/* Returns entry k of a list that has first all spans, then all gaps. */
+/* Returns entry k of a list. The list has all spans, and then all gaps. */
 static const rf_stamp *span_at(const work *w, int64_t k) {
   return k < w->spans->count ? &w->spans->at[k] : &w->gap.at[k - w->spans->count];
 }
 
-/* Returns the first time after `at` at which a span begins or ends, but not after `end`. Sets *busy
- * to true if there is no gap and no phase from `at` to this time. */
+/* Returns the first time after `at` at which a span begins or ends. The time is at most `end`. Sets
+ * *busy to true if the time from `at` to the returned time has no gap and no phase. */
 static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *busy) {
   int64_t edge = end;
   *busy = true;
@@ -424,7 +436,9 @@ static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
 }
 
 static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
-  rf_stamps near = {0}; /* The thread's spans in [begin, end). For the main thread, also its phases. */
+  /* Visits the thread's spans in [begin, end). For the main thread, also visits the thread's
+   * phases. */
+  rf_stamps near = {0};
   int64_t gaps = w->gap.count, count = w->spans->count + gaps;
   int phases = lane ? -1 : w->trace->threads + RF_TRACE_LANE_PHASES;
   for (int64_t k = 0; k < count; k++) {
@@ -486,7 +500,7 @@ static void find_stops(work *w) {
 }
 
 /* Sums the seconds of phases outside ops, by name. If a phase is inside another phase, its time is
- * subtracted from the outer phase, which comes first in the list. */
+ * subtracted from the outer phase. The outer phase comes first in the list. */
 static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   int open[8], depth = 0;
   int64_t until[8];
@@ -504,7 +518,7 @@ static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   }
 }
 
-/* Lists each step and the time after it as two pieces. Reports page faults only for steps. */
+/* Lists each step and the time after it as two pieces. Page faults are reported only for steps. */
 static void take_pieces(work *w, double *body, int64_t *ignored) {
   for (int s = 0; s < w->trace->steps; s++) {
     rf_traced_step *step = &w->trace->step[s];
@@ -519,7 +533,8 @@ static void take_pieces(work *w, double *body, int64_t *ignored) {
   }
 }
 
-/* Makes one look from counts that were read together. Their spans have the same begin and end. */
+/* Makes one look from counts that were read at the same time. The spans of these counts have the
+ * same begin and end. */
 static void take_looks(work *w) {
   int64_t count = 0;
   for (int lane = 0; lane < w->trace->threads; lane++) {

@@ -1,6 +1,6 @@
 /* gather.c - see gather.h. All hosts know the blocks and the place of every part. So each host
- * knows the messages that it sends and receives, and nobody asks. A message has the pieces of all
- * parts that one host sends to another, in the order of chips, runs and elements. */
+ * knows the messages that it sends and receives, and no host has to ask. A message has the pieces
+ * of all parts that one host sends to another, in the order of chips, runs and elements. */
 #include "run/gather.h"
 
 #include "backend/mpi/link.h"
@@ -15,9 +15,9 @@ typedef struct passing {
   const rf_run_block *block;
   int64_t size;           /* bytes of an element */
   int64_t base;           /* where the part of a local chip begins in `memory` */
-  int64_t first, row;     /* the run that is visited: its first element and its number */
-  unsigned char *to;      /* the block; NULL: it is a block of another host */
-  unsigned char *message; /* NULL: only counts the bytes of a message */
+  int64_t first, row;     /* the run that the function visits: its first element and its number */
+  unsigned char *to;      /* the block; NULL: the block of another host */
+  unsigned char *message; /* the message; NULL: only the bytes of the message are counted */
   int64_t bytes;          /* bytes of the message so far */
 } passing;
 
@@ -57,7 +57,7 @@ static rf_status copy_piece(void *context, int64_t mine, int64_t whole, int64_t 
                         error);
 }
 
-/* Visits the pieces of a block that host `from` gives to host `to`. */
+/* Visits the pieces of a block that host `from` sends to host `to`. */
 static rf_status visit_block(passing *p, int from, int to, rf_place_visit visit, rf_error *error) {
   const rf_run_block *block = p->block;
   for (int chip = 0; chip < rf_whole_chips(p->whole); chip++) {
@@ -88,8 +88,8 @@ static passing passing_of(const rf_whole *whole, rf_memory *memory, const rf_run
                    .size = rf_dtype_bytes(rf_whole_tensor(whole, block->tensor)->dtype)};
 }
 
-/* Allocates the message that this host sends to of->host (out) or receives from it. If of->bytes is
- * 0, no message is exchanged. */
+/* Allocates a message: if `out` is true, the message that this host sends to of->host, otherwise
+ * the message that it receives. If of->bytes is 0, the hosts exchange no message. */
 static rf_status make(const rf_device *device, parcel *of, rf_error *error) {
   passing *p = &of->with;
   int mine = device->host, from = of->out ? mine : of->host, to = of->out ? of->host : mine;
@@ -141,7 +141,7 @@ rf_status rf_gather(const rf_whole *whole, rf_memory *memory, const rf_run_block
   parcel *all = calloc(2 * (size_t)device->hosts, sizeof *all);
   rf_status status = make_all(whole, memory, block, to, all, &parcels, error);
   uint32_t fails = status != RAFTER_OK;
-  /* no host sends to a host that cannot receive */
+  /* no host may send to a host that cannot receive */
   rf_status agreed = rf_hosts_agree(device, &fails, status == RAFTER_OK ? error : NULL);
   if (status == RAFTER_OK) status = agreed;
   if (agreed == RAFTER_OK && fails) status = rf_hosts_settle(device, status, error);
@@ -160,7 +160,7 @@ rf_status rf_gather(const rf_whole *whole, rf_memory *memory, const rf_run_block
     if (all[i].with.to && all[i].bytes)
       RF_GO(visit_block(&all[i].with, all[i].host, mine, unpack_piece, error));
 done:
-  /* after a failure, the library may still write to the messages */
+  /* After a failure, the messages stay allocated, because the library may still write to them. */
   for (int i = 0; i < parcels && !flying; i++) free(all[i].with.message);
   free(all);
   return status;

@@ -1,5 +1,6 @@
-/* guard.c - makes allocations during a step fatal. With RF_DEBUG_GUARD, it replaces the allocator's
- * functions. They abort with the phase's name while a guard is active, and otherwise call glibc. */
+/* guard.c - makes allocations during a step fatal. With RF_DEBUG_GUARD, this file replaces the
+ * allocator's functions. While a guard is active, these functions abort with the phase's name.
+ * Otherwise they call glibc. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -31,8 +32,8 @@ static bool is_openmp(const void *caller) {
          (strstr(library.dli_fname, "omp.so") || strstr(library.dli_fname, "/ld-linux"));
 }
 
-/* The OpenMP runtime frees a team by a tail call, so the free seems to come from our code.
- * Therefore the aligned blocks of the runtime are remembered. */
+/* The OpenMP runtime frees a team by a tail call, so the call of free seems to come from our code.
+ * Therefore the guard remembers the aligned blocks of the runtime. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;
@@ -44,11 +45,11 @@ static bool is_team(const void *p) {
   return false;
 }
 
-/* true: the thread takes no part in steps, like those that serve connections. */
+/* true if the thread takes no part in steps, as threads that serve connections */
 static _Thread_local bool apart;
 
-/* An MPI library allocates memory for messages. Such allocations are allowed, and are only
- * counted. */
+/* An MPI library allocates memory for messages. The guard allows such allocations, and only counts
+ * them. */
 static _Atomic int64_t of_library;
 
 static void check(const char *call, const void *caller) {
@@ -130,7 +131,8 @@ static void *run_apart(void *start) {
   return own.run(own.self);
 }
 
-/* Threads of OpenMP compute steps. All others are apart, until they begin a step themselves. */
+/* Threads of OpenMP compute steps. All other threads are apart from steps, until they begin a step
+ * themselves. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *self) {
   if (!make_thread) find_thread_maker();
   if (is_openmp(CALLER)) return make_thread(thread, attributes, run, self);

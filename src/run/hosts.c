@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A request of host 0. `bytes` is 0 at the end, and `at` is then the status of host 0. */
+/* A request of host 0. At the end, `bytes` is 0, and `at` is the status of host 0. */
 typedef struct request {
   int64_t at, bytes;
 } request;

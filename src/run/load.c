@@ -13,9 +13,11 @@ typedef struct target {
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* Number of parameter values that are loaded, and of all values. `all` 0: no reports. */
-  int said;          /* The percentage that was reported last. */
-  /* If the host cannot address the arena: a packed parameter on the host, until its upload. */
+  /* number of parameter values that are loaded, and number of all values `all` 0: no reports. */
+  int64_t done, all;
+  int said; /* percentage that was last reported */
+  /* if the host cannot address the arena: a packed parameter in the host's memory, until its
+   * upload */
   void *packed;
   int packed_id;
 } target;
@@ -32,7 +34,8 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values to a parameter's persistent tensors: f32 master or adapter, rounded weight. */
+/* Writes values to the persistent tensors of a parameter: to its f32 master or adapter, and to its
+ * rounded weight. */
 static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
                             rf_error *error) {
   const rf_graph *graph = t->of->graph;
@@ -64,7 +67,7 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
   return put_values(context, param, first, count, values, error);
 }
 
-/* If a packed parameter was filled on the host, uploads it. */
+/* Uploads a packed parameter if it was filled on the host. */
 static rf_status flush(target *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (t->packed)
@@ -75,8 +78,8 @@ static rf_status flush(target *t, rf_error *error) {
   return status;
 }
 
-/* Sets *memory to the memory that the caller fills with the packed parameter. It is in the arena or
- * on the host. If the parameter is not packed, sets *memory to NULL. */
+/* Sets *memory to the memory that the caller fills with the packed parameter. The memory is in the
+ * arena or on the host. If the parameter is not packed, sets *memory to NULL. */
 static rf_status place(void *context, int param, const rf_panels **panels, void **memory, rf_error *error) {
   target *t = context;
   const rf_graph *graph = t->of->graph;

@@ -1,4 +1,4 @@
-/* outside.c - resident memory of this process outside the arena, read from /proc. */
+/* outside.c - reads the resident memory of this process outside the arena from /proc. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Reads the value of a line `Name:   123 kB`. Returns -1 if there is no such line. */
+/* Reads the value of a line `Name: 123 kB`. Returns -1 if such a line does not exist. */
 static int64_t proc_row_bytes(const char *text, const char *name) {
   const char *at = strstr(text, name);
   return at ? strtoll(at + strlen(name), NULL, 10) * 1024 : -1;

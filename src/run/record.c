@@ -48,7 +48,8 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
 
-/* Spans per ring. OWN_SPANS: main thread. ALL_SPANS: all other threads (at most MAX_SPANS each). */
+/* Spans per ring. OWN_SPANS: main thread. ALL_SPANS: number of spans of all other threads together
+ * (at most MAX_SPANS for each thread). */
 enum {
   OWN_SPANS = 1 << 19,
   MAX_SPANS = 1 << 18,
@@ -86,12 +87,12 @@ static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   void *pages = NULL;
   RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
   lane->ring = pages;
-  /* Touch the ring now, so that a later write of a span causes no page fault. */
+  /* Touches the ring now, so that a later write of a span causes no page fault. */
   memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring);
   return RAFTER_OK;
 }
 
-/* Each thread opens its counters before the first step. */
+/* each thread opens its counters before the first step */
 static void know_threads(rf_record *record) {
 #pragma omp parallel num_threads(record->lanes.count)
   rf_lane_begin(&record->lanes, omp_get_thread_num(), rf_now_ns());
@@ -161,12 +162,12 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  /* The file has the values `size resident shared text lib data`; `data` is the sixth. */
+  /* The file has the values `size resident shared text lib data`. The sixth value is `data`. */
   for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Returns data_bytes(). Reads the file again only if the main thread had another page fault. */
+/* Returns data_bytes(). The file is read again only if the main thread had another page fault. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
@@ -212,7 +213,7 @@ void rf_record_put_step(int64_t step) {
   rf_recorded_step *s = step_at(record, record->steps);
   *s = (rf_recorded_step){.step = step};
   if (follows) rf_lane_begin(&record->lanes, 0, now);
-  else rf_lanes_forget(&record->lanes); /* drop the counts of time that was not recorded */
+  else rf_lanes_forget(&record->lanes); /* drops the counts of time that was not recorded */
   s->heap[0] = heap_bytes(record);
   rf_lanes_on = &record->lanes;
   record->in_step = true;

@@ -16,11 +16,12 @@
 
 typedef enum rf_phase {
   RF_PHASE_DATA,
-  RF_PHASE_FORWARD, /* The times of FORWARD to OPTIMIZER are computed from the ops when a trace is collected.
-                     */
+  /* When a trace is collected, the times of FORWARD to OPTIMIZER are computed from the ops. */
+  RF_PHASE_FORWARD,
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
-  /* Ops that add to a gradient of earlier microbatches. This phase is inside another phase. */
+  /* Ops that add to a gradient of earlier microbatches. The phase ACCUMULATE is inside another
+   * phase. */
   RF_PHASE_ACCUMULATE,
   RF_PHASE_OPTIMIZER,
   RF_PHASE_SAMPLE,
@@ -29,14 +30,14 @@ typedef enum rf_phase {
   RF_PHASE_LOAD,
   RF_PHASE_TOKENIZE,
   RF_PHASE_WRITE,
-  RF_PHASE_RECORD, /* The recorder's own work: between steps, and to start and to read a profiler. */
-  RF_PHASE_OTHER,  /* A device's work that belongs to no op of the plan, such as copies of inputs. */
+  RF_PHASE_RECORD, /* Work of the recorder: between steps, and when a profiler starts or is read. */
+  RF_PHASE_OTHER,  /* Work of a device that belongs to no op of the plan, such as copies of inputs. */
   RF_PHASES
 } rf_phase;
 const char *rf_phase_name(rf_phase phase);
 
 typedef enum rf_counter {
-  /* Live bytes of the arena, from the plan, when a trace is collected. */
+  /* Live bytes of the arena. They come from the plan when a trace is collected. */
   RF_COUNTER_LIVE,
   RF_COUNTER_QUEUE,
   RF_COUNTER_ANSWERS,
@@ -46,19 +47,22 @@ typedef enum rf_counter {
 const char *rf_counter_name(rf_counter counter);
 const char *rf_counter_unit(rf_counter counter);
 
-/* Why a thread did no work. Time inside and outside the bodies of ops is summed separately. */
+/* Causes why a thread did no work. The times inside the bodies of ops and outside of them have
+ * separate sums. */
 typedef enum rf_gap {
-  RF_GAP_LAUNCH, /* Idle between two ops, or before a thread begins its part of an op. */
-  /* Idle at a barrier, or after a thread's part of an op, or asleep inside its part. */
+  RF_GAP_LAUNCH, /* The thread is idle between two ops, or before it begins its part of an op. */
+  /* The thread is idle at a barrier or after its part of an op, or sleeps inside its part. */
   RF_GAP_WAIT,
-  RF_GAP_SERIAL,     /* Idle while other threads work: an op for fewer threads, or a phase. */
+  /* The thread is idle while other threads work on an op for fewer threads, or on a phase. */
+  RF_GAP_SERIAL,
   RF_GAP_FAULT,      /* The system mapped pages. */
   RF_GAP_ALLOCATION, /* The system mapped pages for a heap that grew. */
   RF_GAP_IO,         /* The thread read pages from a disk or wrote files. */
-  RF_GAP_OTHERS,     /* Ready to run, but the core ran another thread or process. */
+  RF_GAP_OTHERS,     /* The thread is ready to run, but the core ran another thread or process. */
   RF_GAP_UNEXPLAINED,
   RF_GAP_STOPPED, /* All threads slept at the same time, because the process was stopped. */
-  /* A rank waits for a rank that has not begun an exchange, and for messages. */
+  /* A rank waits for a rank that has not begun an exchange (SLOW_RANK), or for messages
+   * (NETWORK). */
   RF_GAP_SLOW_RANK,
   RF_GAP_NETWORK,
   RF_GAPS
@@ -67,7 +71,7 @@ const char *rf_gap_name(rf_gap gap);
 const char *rf_lost_name(rf_lost lost);
 
 typedef struct rf_trace_when {
-  int64_t first, last, stride; /* The steps first, first + stride, ..., up to `last`. */
+  int64_t first, last, stride; /* The steps are first, first + stride, ..., up to `last`. */
 } rf_trace_when;
 /* Parses "steps=10..12", "steps=10..100:10", "steps=7" or "all". */
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error);
@@ -82,8 +86,8 @@ void rf_record_close(rf_record *record); /* NULL is allowed */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* Begins step number `step`. -1 means the number after that of the previous step, or 1. If the step
- * is selected, everything until the next step is recorded. */
+/* Begins step number `step`. -1 means the number after the number of the previous step, or 1. If
+ * the step is selected, the recorder records everything until the next step. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
@@ -96,7 +100,7 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* Records the numbers of sequences, rows and keys of a step, for the prediction of its times. */
+/* Records the numbers of sequences, rows and keys of a step, from which its times are predicted. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
@@ -112,10 +116,11 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* The time between a step's sections and the next step: validation, checkpoints, logs. The sum of
- * gaps, work and phases is the length of this time multiplied by `threads`, as in a step. */
+/* The time after a step's sections, until the next step. It has validation, checkpoints and logs.
+ * The sum of gaps, work and phases is the length of this time multiplied by `threads`, as in a
+ * step. */
 typedef struct rf_traced_after {
-  /* `end`: begin of the next step or, after the last step, end of its last phase. */
+  /* `end` is the begin of the next step or, after the last step, the end of its last phase. */
   int64_t end, heap_bytes;
   double gaps[2][RF_GAPS], work, phases;
   /* Seconds of the main thread in each phase outside ops. Nested phases count once. */
@@ -124,33 +129,35 @@ typedef struct rf_traced_after {
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  /* Sequences, rows and keys of a generate step. If `parts` is 0, they are as in the plan. */
+  /* Numbers of sequences, rows and keys of a generate step. If `parts` is 0, the numbers are those
+   * of the plan. */
   int64_t parts, rows, context;
-  bool whole; /* true: no span of the step was dropped. */
-  /* Seconds of all threads, [0] outside and [1] inside the bodies of ops. */
+  bool whole; /* true if no span of the step was dropped */
+  /* Seconds of gaps of all threads: [0] outside the bodies of ops, [1] inside. */
   double gaps[2][RF_GAPS];
   double work; /* Seconds of all threads in ops, without the gaps. */
   /* Seconds of the main thread in phases outside ops (data, sample, ...). */
   double phases;
   int64_t faults, /* Number of pages mapped. */
-      heap_bytes; /* Growth of the process's data. */
+      heap_bytes; /* growth of the process's data, in bytes */
   rf_traced_after after;
 } rf_traced_step;
 
 typedef struct rf_trace {
-  /* Sorted by lane, then begin, then length (longest first). Lanes: threads, then rf_trace_lane. */
+  /* Spans, sorted by lane, then by begin, then by length (longest first). Lanes: threads, then
+   * rf_trace_lane. */
   rf_stamp *span;
   int64_t count, dropped;
   int threads;
-  int64_t origin; /* Value of rf_now_ns() at time 0 of spans and steps. */
+  int64_t origin; /* value of rf_now_ns() at time 0 of spans and steps */
   double wall;    /* Seconds from 1970 to `origin`. */
   rf_traced_step *step;
   int steps;
   int plans;
   const rf_plan *plan[4]; /* The plans belong to the caller. */
   char plan_name[4][32];  /* "train", "validation", "prefill", "decode", "score" */
-  double fault_ns;        /* Measured nanoseconds to map one page. */
-  bool device;            /* The only lane of a thread is a device, whose profiler timed the ops. */
+  double fault_ns;        /* measured nanoseconds to map one page */
+  bool device;            /* true if the only lane of a thread is a device, whose profiler timed the ops */
 } rf_trace;
 
 typedef enum rf_trace_lane {
@@ -161,23 +168,23 @@ typedef enum rf_trace_lane {
   RF_TRACE_LANES
 } rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
-/* Name of the lane of a device, in place of "thread 0". */
+/* Name of the lane of a device. It replaces "thread 0". */
 #define RF_TRACE_DEVICE "device"
 
-/* Makes a trace of everything that was recorded so far. Adds phases of ops, predicted times, live
- * bytes and gaps. The plans must outlive the trace. */
+/* Makes a trace of everything that was recorded so far. The trace gets phases of ops, predicted
+ * times, live bytes and gaps. The plans must outlive the trace. */
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* Predicts `times` steps in which `parts` sequences of `context` keys each share `rows` rows
- * evenly. For each op, adds the predicted seconds to `seconds` (op_count), and the seconds at the
- * machine's peak rates to `limit` (op_count). */
+/* Predicts the time of `times` steps. In each step, `parts` sequences of `context` keys share
+ * `rows` rows evenly. For each op, adds the predicted seconds to `seconds` (op_count), and the
+ * seconds at the machine's peak rates to `limit` (op_count). */
 rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
                          double *seconds, double *limit, rf_error *error);
 
-/* For each op (op_count), sets `live` to the live bytes of the arena, and `end` (may be NULL) to
- * the offset after the last live byte. At the op with the memory peak, `end` is arena_bytes. */
+/* For each op (op_count): sets `live` to the live bytes of the arena, and `end` to the offset after
+ * the last live byte. `end` may be NULL. At the op with the memory peak, `end` is arena_bytes. */
 void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end);
 
 #endif

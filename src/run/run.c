@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison patterns. Read as bf16, f32 or f64, these bytes are NaN. Read as an id, they are
- * negative. */
+/* Poison patterns. If these bytes are read as bf16, f32 or f64, they are NaN. If they are read as
+ * an id, they are negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
-/* UNTOUCHED: in debug runs, fills the arena and the slack after it, to find writes past the end.
- * GUARD: fills the guard bytes after each tensor. */
+/* UNTOUCHED fills the arena of debug runs, and the slack after it. So a write after the end of the
+ * arena is found. GUARD fills the guard bytes after each tensor. */
 static const uint32_t UNTOUCHED = 0xa7a7a7a7u, GUARD = 0x5c5c5c5cu;
 enum { SLACK_BYTES = 1 << 16, BLOCK_BYTES = 1 << 16 };
 
@@ -26,17 +26,17 @@ typedef struct rf_bound_plan {
   rf_whole *whole; /* NULL: one chip */
   rf_program *program;
   rf_measured *measured;
-  int64_t timed;    /* executions with measured times; 0: all */
+  int64_t timed;    /* number of executions with measured times; 0: all executions */
   uint8_t *probe;   /* (ops): rf_probe. */
-  uint8_t *watched; /* (ops): 1 if the program calls before_op and after_op. */
-  /* Tensor ids of inputs and outputs. Without an arena on the host, `view` points into `copies`. */
+  uint8_t *watched; /* for each op: 1 if the program calls before_op and after_op */
+  /* Tensor ids of inputs and outputs. If the host has no arena, `view` points into `copies`. */
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* For debugging: tensors that become live (fresh) or dead. For op i, the entries fresh_at[i] to
-   * fresh_at[i + 1] - 1 of `fresh` become live. */
+  /* For debug runs: the tensors that become live (fresh) or dead at each op. For op i, the entries
+   * fresh_at[i] to fresh_at[i + 1] - 1 of `fresh` become live. */
   int *fresh_at, *dead_at, *fresh, *dead;
-  int64_t sections; /* Number of sections run since the run was opened. */
+  int64_t sections; /* number of sections that were run since the run was opened */
 } rf_bound_plan;
 
 struct rf_run {
@@ -46,13 +46,15 @@ struct rf_run {
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  int current;  /* The plan that was used last. */
-  bool watched; /* true: opened with poison, so the arena was filled with UNTOUCHED and has slack. */
+  int current; /* number of the plan that was used last */
+  /* true if the run was opened with poison, so that the arena has slack and was filled with
+   * UNTOUCHED */
+  bool watched;
 };
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
 
-/* Offset of the tensor's slot for a microbatch. */
+/* Offset of the slot of a tensor that a microbatch uses. */
 static int64_t slot_of(const rf_plan *plan, int tensor, int micro) {
   return offset_of(plan, tensor) + rf_slot_at(&plan->graph->tensor[tensor], micro);
 }
@@ -94,7 +96,8 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    /* Skip tensors that reuse live bytes, and inputs, which the caller has written. */
+    /* Skips tensors that reuse live bytes. Also skips inputs, because the caller has written
+     * them. */
     if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
     RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
@@ -144,7 +147,7 @@ static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
   return dtype != RF_BF16 || isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
 }
 
-/* Sets *at to the index of the first element that is not finite; -1: all are finite. */
+/* Sets *at to the index of the first element that is not finite. -1: all elements are finite. */
 static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int micro, int64_t *at,
                                   rf_error *error) {
   _Alignas(8) unsigned char block[BLOCK_BYTES];
@@ -172,22 +175,22 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
-/* Whether the tensor is stored on this rank or on another stage of the pipeline. */
+/* True if this rank stores the tensor, and false if another stage of the pipeline stores it. */
 static bool is_known(const rf_plan *plan, int tensor) {
   return is_stored(plan, tensor) ||
          (tensor != RF_NONE && rf_tensor_is_elsewhere(&plan->graph->tensor[tensor], &plan->graph->mesh));
 }
 
 /* The KV cache and logits are not checked, because unused pages and rows contain no numbers. Keys
- * and values are checked as outputs of other ops, and logits by their log-sum, which finds NaN and
- * infinity, but not single values of minus infinity. */
+ * and values are checked as outputs of other ops. Logits are checked by their log-sum, which finds
+ * NaN and infinity, but not single values of minus infinity. */
 static bool may_be_unused(const rf_tensor *t) {
   return t->class == RF_CLASS_KV || (t->class == RF_CLASS_LOGITS && t->rank == 2);
 }
 
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
-  if (o->def->starts) return RAFTER_OK; /* its output is complete after the wait */
+  if (o->def->starts) return RAFTER_OK; /* the output of this op is complete only after the wait */
   for (int k = 0; k < o->output_count; k++) {
     if (!is_stored(b->plan, o->output[k])) continue;
     const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];
@@ -247,8 +250,8 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
 
-/* The programs of pipeline stages number their tensors differently. All ranks must exchange inputs
- * and outputs in the same order. */
+/* The programs of pipeline stages have different numbers for the same tensor. All ranks must
+ * exchange inputs and outputs in the same order. */
 static void sort_by_name(const rf_graph *graph, int *list, int count) {
   for (int i = 1; i < count; i++)
     for (int k = i; k > 0 && strcmp(graph->tensor[list[k]].name, graph->tensor[list[k - 1]].name) < 0; k--) {
@@ -258,7 +261,7 @@ static void sort_by_name(const rf_graph *graph, int *list, int count) {
     }
 }
 
-/* Bytes of the host copy of an input or output, which is a whole tensor. */
+/* Bytes of the host copy of an input or output. The copy is a whole tensor. */
 static int64_t view_bytes(const rf_bound_plan *b, int tensor) {
   int64_t bytes = rf_round_up(rf_tensor_bytes(&b->plan->graph->tensor[tensor]), 64);
   if (!b->whole) return bytes;
@@ -334,7 +337,8 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) in packed matrices. The loader touches the pages of these matrices. */
+/* Number of bytes of [at, end) that are in packed matrices. The loader touches the pages of these
+ * matrices. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -348,7 +352,7 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
 }
 
 /* Touches all pages except those of packed matrices. So no step has page faults, and a lack of
- * memory is found now. */
+ * memory is found before the first step. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
   enum { PIECE = 2 << 20 }; /* one huge page */
   rf_memory *memory = run->memory;
@@ -396,7 +400,7 @@ static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) 
   RF_TRY(check_axes(plan, error));
   RF_TRY(rf_device_open(o->backend, (int)o->isa, o->threads, &settings, &run->device, error));
   RF_TRY(check_mesh(&plan->graph->mesh, run->device, error));
-  /* A change of the number of threads allocates memory, which rf_guard_begin forbids. */
+  /* With guards, the number of threads is fixed, because a change of it allocates memory. */
   bool fixed = plan->options.threads_fixed || rf_guard_built();
   run->device->team.rule = run->debug.vary_threads ? RF_TEAM_VARIES : fixed ? RF_TEAM_FIXED : RF_TEAM_ADAPTS;
   RF_TRY(run->device->type->allocate(run->device, bytes, &run->memory, error));
@@ -413,9 +417,8 @@ static const char *place_text(const rf_plan *plan, int t, char text[96]) {
   return text;
 }
 
-/* Checks that a plan and the first plan of a run agree on the bytes of the first plan's persistent
- * region: each persistent tensor in this region is also in the first plan, at the same offset, with
- * the same storage. */
+/* Checks that a plan has the persistent region of the run's first plan. Each persistent tensor in
+ * this region must also be in the first plan, at the same offset and with the same storage. */
 static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int number, rf_error *error) {
   if (plan->persistent_bytes < first->persistent_bytes)
     return RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and owner",
@@ -438,7 +441,7 @@ static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int num
   return RAFTER_OK;
 }
 
-/* Tells the device which plan is used next. */
+/* Informs the device which plan is used next. */
 static void enter(rf_run *run, int plan) {
   if (run->current == plan || !run->memory) return;
   run->current = plan;
@@ -466,7 +469,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     RF_GO(rf_run_same(run, "another plan", rf_key(0, rf_name_key(plans[i]->digest), rf_name_key(RF_VERSION)),
                       error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
-  enter(run, 0); /* this is done now, because several threads may write weights at the same time */
+  enter(run, 0); /* this is done now, because later several threads may write weights at the same time */
   rf_run_set_debug(run, debug);
 done:
   if (status == RAFTER_OK) *out = run;
@@ -651,7 +654,8 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
   if (!program) return RAFTER_OK;
   enter(run, plan);
   RF_TRY(program->run(program, section, inputs, error));
-  /* At the end of a step, wait for the device: its time and errors belong to this step. */
+  /* The end of a step waits for the device, because the device's time and errors belong to this
+   * step. */
   if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;
   return run->device->type->synchronise(run->device, error);
 }

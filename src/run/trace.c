@@ -1,4 +1,5 @@
-/* trace.c - makes a trace: sorted spans, phases of ops, predicted times, live bytes and gaps. */
+/* trace.c - makes a trace, which has sorted spans, phases of ops, predicted times, live bytes and
+ * gaps. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -25,7 +26,8 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    /* If a tensor takes over another tensor's bytes, it counts from the op after its first op. */
+    /* If a tensor takes over the bytes of another tensor, it counts from the op after its first op
+     * on. */
     int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
@@ -50,7 +52,7 @@ rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Sort order: lane, begin, length (longest first), kind, id. */
+/* Sorts by lane, begin, length (longest first), kind and id. */
 static int in_order(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
   if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
@@ -60,7 +62,7 @@ static int in_order(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Returns the lane of a span. Phases and counters of the main thread have their own lanes. */
+/* Returns the lane of a span. Phases and counters of the main thread have lanes of their own. */
 static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   int extra = span->kind == RF_SPAN_PHASE     ? RF_TRACE_LANE_PHASES
               : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS
@@ -68,7 +70,7 @@ static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   return extra < 0 ? span->lane : (uint16_t)(trace->threads + extra);
 }
 
-/* The host's own counters say nothing about a device, and its work outside of ops becomes
+/* The counters of the host say nothing about a device. The device's work outside of ops becomes
  * phases. */
 static bool take_for_device(rf_stamp *span) {
   if (span->kind == RF_SPAN_RECORD) span->id = RF_PHASE_RECORD;
@@ -77,7 +79,8 @@ static bool take_for_device(rf_stamp *span) {
   return span->kind != RF_SPAN_LOST;
 }
 
-/* A compiled program runs on a device. Its ops are recorded if the device has a profiler. */
+/* A compiled program runs on a device. The ops of such a program are recorded if the device has a
+ * profiler. */
 static bool is_of_device(const rf_record *record, const rf_trace *trace) {
   const rf_lane *lane = &record->lanes.lane[0];
   if (!trace->plans || !trace->plan[0]->options.backend->compiles) return false;
@@ -108,7 +111,8 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* Returns the end of the time after a step: begin of the next step, or end of the last phase. */
+/* Returns the end of the time after a step. This is the begin of the next step, or the end of the
+ * last phase. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -153,11 +157,13 @@ typedef struct follow {
   rf_stamps *spans;
   int last; /* Op of the previous span. If the next op has a smaller id, a new section begins. */
   int step; /* Current step; -1: none yet. */
-  /* The current phase, and the ACCUMULATE phase inside it. Its `end` is 0 if there is none. */
+  /* The current phase, and the ACCUMULATE phase inside it. The `end` of a phase is 0 if the phase
+   * does not exist. */
   rf_stamp phase, sum;
-  int64_t live, *of[4];    /* live: the live bytes that were reported last; of: live bytes by plan and op. */
-  double *seconds, *limit; /* (ops): predicted seconds, and seconds at peak rates, for step `priced`. */
-  int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
+  /* live: number of live bytes that was last reported; of: live bytes of each op of each plan */
+  int64_t live, *of[4];
+  double *seconds, *limit; /* for each op: predicted seconds, and seconds at peak rates, of step `priced` */
+  int priced, priced_plan; /* step and plan to which `seconds` and `limit` belong; -1: none */
 } follow;
 
 rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
@@ -173,7 +179,8 @@ rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64
   return status;
 }
 
-/* Predicts the seconds of each op: as in the plan, or for the sequences of a generate step. */
+/* Predicts the seconds of each op. They are those of the plan, or those for the sequences of a
+ * generate step. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
@@ -228,7 +235,8 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  /* The predicted span begins with the op's span, even if the run is much slower than its plan. */
+  /* The predicted span begins where the op's span begins, even if the run is much slower than its
+   * plan. */
   rf_stamp predicted = {op->begin,
                         op->begin + takes,
                         1e9 * f->limit[op->id],
@@ -238,7 +246,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
                         op->plan};
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = phase_of(&plan->graph->op[op->id]);
-  /* a compiler chooses the order of ops */
+  /* a compiler chooses its own order of ops */
   bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan &&
                  (op->id > f->last || trace->device);
   f->last = op->id;
@@ -294,7 +302,7 @@ done:
   return status;
 }
 
-/* A record is opened before the plan is made, and ranks of one machine share its cores. So the
+/* A record is opened before the plan is made, and the ranks of one machine share its cores. So the
  * plans may have fewer threads than the record. */
 static int threads_of(const rf_record *record, const rf_trace *trace) {
   int most = trace->plans ? 1 : record->lanes.count;
@@ -319,7 +327,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
   }
   trace->device = is_of_device(record, trace);
   trace->threads = trace->device ? 1 : threads_of(record, trace);
-  if (record->in_step || record->after) { /* after a pause, the counters were read before */
+  if (record->in_step || record->after) { /* after a pause, the counters have values from before the pause */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

@@ -6,10 +6,11 @@
 
 typedef struct rf_recorded_step {
   int64_t step, begin, end, tokens;
-  int64_t until; /* End of the time after the step; 0: not known yet. */
-  /* Size of the process's data at `begin`, `end` and `until`. */
+  int64_t until; /* end of the time after the step; 0: not yet known */
+  /* size of the process's data at the times `begin`, `end` and `until` */
   int64_t heap[3];
-  /* Generate step: sequences, rows, sum of the keys of all sequences. `parts` 0: as in the plan. */
+  /* For a generate step: sequences, rows, and sum of the keys of all sequences. If `parts` is 0,
+   * the numbers are those of the plan. */
   int64_t parts, rows, context;
 } rf_recorded_step;
 
@@ -17,12 +18,13 @@ struct rf_record {
   rf_lanes lanes;
   rf_trace_when when;
   rf_recorded_step *step;
-  int64_t begun;                /* Number of steps that began, recorded or not. */
-  int64_t steps, step_capacity; /* Number of recorded steps; the last step_capacity steps are kept. */
+  int64_t begun;                /* number of all steps that began, recorded or not */
+  int64_t steps, step_capacity; /* number of recorded steps; the last step_capacity steps are kept */
   int64_t origin;
-  bool in_step, after; /* in_step: inside a recorded step; after: in the time after it. */
-  int statm;           /* File descriptor of /proc/self/statm; 0 or less: none. */
-  /* When last read: size of the process's data, and number of the main thread's page faults. */
+  bool in_step, after; /* in_step: true inside a recorded step; after: true in the time after it */
+  int statm;           /* file descriptor of /proc/self/statm; 0 or less: the file is not open */
+  /* values of the last reading: size of the process's data, and number of the main thread's page
+   * faults */
   int64_t heap, heap_faults;
   double wall, fault_ns;
 };
@@ -32,7 +34,8 @@ typedef struct rf_stamps {
   int64_t count, capacity;
 } rf_stamps;
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
-rf_status rf_trace_no_memory(rf_error *error); /* Reports that a trace does not fit in memory. */
+/* Fills an error, which says that a trace does not fit in memory. */
+rf_status rf_trace_no_memory(rf_error *error);
 
 /* Explains the idle time of every step: adds gaps to the sorted `spans` and fills the sums. */
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);

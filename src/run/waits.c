@@ -1,4 +1,5 @@
-/* waits.c - see waits.h. A process has one link, so its waits are those of the process. */
+/* waits.c - see waits.h. A process has one link. So the waits of the link are the waits of the
+ * process. */
 #include "run/waits.h"
 
 #include "backend/mpi/link.h"
@@ -14,7 +15,7 @@ static rf_rank_waits *gathered;
 
 /* The step in progress. */
 static struct {
-  double begin, waited; /* seconds; waits since the link was opened */
+  double begin, waited; /* seconds of the step; waits since the link was opened */
   int64_t number;
   rf_rank_steps own;
 } step;
@@ -86,7 +87,7 @@ const rf_rank_waits *rf_waits_of_ranks(int *ranks, double *seconds) {
   return *ranks ? gathered : NULL;
 }
 
-/* The squared standard error of the mean of a rank's steps. */
+/* The squared standard error of the mean of the times of a rank's steps. */
 static double error_squared(const rf_rank_steps *s) { return s->squares / (s->count - 1) / s->count; }
 
 int rf_waits_slowest(const rf_rank_waits *waits, int ranks, double *excess, double *noise) {

@@ -14,20 +14,21 @@ struct rf_whole {
   rf_pool *pool;
   rf_device *device;
   int chips;
-  int first, local;     /* the first chip of this host, and its number of chips */
+  int first, local;     /* number of the first chip of this host, and number of its chips */
   rf_tensor *tensor;    /* (tensors) */
-  rf_place_part **part; /* (tensors): the parts of the chips; NULL: every chip has the same bytes */
-  /* (tensors): for each chip, the first chip that has the same part; RF_NONE: it has no part */
+  rf_place_part **part; /* for each tensor: the parts of the chips; NULL: every chip has the same bytes */
+  /* for each tensor and chip: the first chip that has the same part; RF_NONE: the chip has no
+   * part */
   int **twin;
-  unsigned char *room; /* the part of one chip, for inputs and outputs */
+  unsigned char *room; /* memory for the part of one chip, for inputs and outputs */
 };
 
 const rf_tensor *rf_whole_tensor(const rf_whole *w, int tensor) { return &w->tensor[tensor]; }
 
 /* ---- the parts of the chips ------------------------------------------------------------------ */
 
-/* The graph without the mesh. In generation, the caller sees the sequences of one copy of the
- * model, and every copy computes the same. */
+/* The graph without the mesh. In generation, the caller sees the sequences of only one copy of the
+ * model, and every copy computes the same tokens. */
 static rf_status build_unsharded(const rf_plan *plan, rf_graph **graph, rf_error *error) {
   rf_build_options options = plan->options.build;
   if (options.job == RF_JOB_GENERATE) {
@@ -38,12 +39,12 @@ static rf_status build_unsharded(const rf_plan *plan, rf_graph **graph, rf_error
   }
   options.mesh = (rf_mesh){.zero = options.mesh.zero};
   options.stored_as = NULL;
-  options.weights = NULL; /* types of packed matrices, which no mesh runs with */
+  options.weights = NULL; /* types of packed matrices; programs on a mesh have no packed matrices */
   return rf_graph_build(&plan->graph->model, &options, NULL, graph, error);
 }
 
-/* A parameter's tensors have the shape of the parameter. Inputs and outputs have the name and the
- * shape that they have without the mesh. */
+/* The tensors of a parameter have the shape of the parameter. Inputs and outputs have the same name
+ * and shape as without the mesh. */
 static rf_status find_shape(rf_whole *w, const rf_graph *unsharded, int t, rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[t];
   rf_tensor *whole = &w->tensor[t];
@@ -75,8 +76,8 @@ static bool is_visible(const rf_plan *plan, int t) {
          (tensor->persistent || tensor->input || tensor->output);
 }
 
-/* A tensor of the plan's owner that this plan keeps and does not use, such as an adapter in the
- * plan of the model without it. It is read and written through the owner's plan. */
+/* A tensor of the plan's owner that this plan keeps but does not use. An adapter is such a tensor
+ * in the plan of the model without it. The tensor is read and written through the owner's plan. */
 static bool is_of_owner(const rf_plan *plan, const rf_graph *unsharded, int t) {
   const rf_tensor *mine = &plan->graph->tensor[t];
   return mine->persistent && mine->param < 0 && mine->class != RF_CLASS_KV &&
@@ -152,7 +153,8 @@ void rf_whole_close(rf_whole *w) {
   free(w);
 }
 
-/* Where the part of any chip begins in the memory of that chip. Stages have other offsets. */
+/* The offset at which the part of any chip begins in the memory of that chip. Stages have other
+ * offsets. */
 static int64_t offset_on(const rf_whole *w, int tensor, int chip) {
   const rf_plan *plan = w->plan;
   int32_t place[RF_AXES];
@@ -164,11 +166,11 @@ static int64_t offset_on(const rf_whole *w, int tensor, int chip) {
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* A range of a whole tensor in the host's memory, and the chip that has a part of it. */
+/* A range of a whole tensor in the host's memory, and a chip that has a part of this range. */
 typedef struct transfer {
   rf_memory *memory;
-  int64_t at, size; /* bytes of the memory where the chip's part begins; bytes of an element */
-  int64_t first;    /* element of the whole tensor at `data` */
+  int64_t at, size; /* at: offset of the chip's part in `memory`; size: bytes of an element */
+  int64_t first;    /* number of the element of the whole tensor at `data` */
   unsigned char *data;
   uint32_t word;
   unsigned char *fetched; /* a part from another host */
@@ -199,7 +201,7 @@ static int64_t begin(const rf_whole *w, transfer *x, int tensor, int64_t at, int
   return bytes / x->size;
 }
 
-/* Visits the pieces on one chip of this host. */
+/* Visits the pieces of the tensor on one chip of this host. */
 static rf_status on_chip(const rf_whole *w, transfer *x, int tensor, int chip, int64_t count,
                          rf_place_visit visit, rf_error *error) {
   x->at = rf_memory_at(x->memory, chip - w->first, w->plan->tensor[tensor].offset);
@@ -239,7 +241,7 @@ int64_t rf_whole_base(const rf_whole *w, const rf_memory *memory, int tensor, in
   return rf_memory_at(memory, chip % w->local, w->plan->tensor[tensor].offset);
 }
 
-/* The elements of a part that a transfer covers. */
+/* The elements of a part that a transfer needs. */
 typedef struct range {
   int64_t low, high;
 } range;
@@ -253,7 +255,7 @@ static rf_status widen(void *context, int64_t mine, int64_t whole, int64_t count
   return RAFTER_OK;
 }
 
-/* Elements of a part that came from another host: `at` is the first of them. */
+/* Elements of a part that came from another host. `at` is the first of these elements. */
 static rf_status take_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
   const transfer *x = context;
   (void)error;
@@ -262,7 +264,7 @@ static rf_status take_piece(void *context, int64_t mine, int64_t whole, int64_t 
   return RAFTER_OK;
 }
 
-/* Reads a part that another host has, with one message for all its pieces. */
+/* Reads a part that another host has. One message has all pieces of the part. */
 static rf_status read_remote(const rf_whole *w, transfer *x, int tensor, int chip, int64_t count,
                              rf_error *error) {
   const rf_place_part *part = &w->part[tensor][chip];
@@ -327,7 +329,7 @@ rf_status rf_whole_copy(const rf_whole *w, rf_memory *memory, int tensor, int64_
 typedef struct staged {
   unsigned char *mine, *whole;
   int64_t size; /* bytes of an element */
-  bool out;     /* from the chip's part to the whole tensor */
+  bool out;     /* true if the transfer goes from the chip's part to the whole tensor */
 } staged;
 
 static rf_status copy_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
@@ -338,8 +340,8 @@ static rf_status copy_piece(void *context, int64_t mine, int64_t whole, int64_t 
   return RAFTER_OK;
 }
 
-/* The list of segment starts is not split like other inputs: the axes context and sequence shard
- * the rows of a segment, and every chip along them has the list of all their rows. */
+/* The list of segment starts is not split like other inputs. The axes context and sequence shard
+ * the rows of a segment, and every chip along these axes has the list of all their rows. */
 static bool is_list_of_starts(const rf_whole *w, int tensor) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor], *whole = &w->tensor[tensor];
   return mine->input && !strcmp(mine->name, "segments") && mine->shape[0] < whole->shape[0];
@@ -374,7 +376,7 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, int mi
   return RAFTER_OK;
 }
 
-/* Every host needs the part of `chip`: the host of the chip sends it to those that lack it. */
+/* Every host needs the part of `chip`. The host of the chip sends it to the hosts that lack it. */
 static rf_status share_part(const rf_whole *w, int tensor, int chip, int64_t bytes, rf_error *error) {
   const rf_device_type *type = w->device->type;
   int owner = chip / w->local;
