@@ -17,7 +17,8 @@ int64_t rf_now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
 double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }
 
 double rf_process_seconds(void) {
-  /* the field of /proc/self/stat with the start of the process, in clock ticks since boot */
+  /* number of the field of /proc/self/stat with the start of the process, in clock ticks since
+   * boot */
   enum { START = 22 };
   char text[1024];
   double now = 1e-9 * (double)ns_of(CLOCK_BOOTTIME);
@@ -26,7 +27,8 @@ double rf_process_seconds(void) {
   size_t bytes = fread(text, 1, sizeof text - 1, file);
   fclose(file);
   text[bytes] = 0;
-  /* Search after the ')' that ends the program's name: the name may contain any character. */
+  /* The search begins after the ')' that ends the program's name, because the name may contain any
+   * character. */
   const char *at = strrchr(text, ')');
   for (int field = 2; at && field < START; field++) at = strchr(at + 1, ' ');
   unsigned long long ticks;

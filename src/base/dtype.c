@@ -1,5 +1,5 @@
 /* dtype.c - sizes and names of element types, and conversions between f16 and f32. The conversions
- * are in plain C, because not every processor has instructions for f16. */
+ * are in plain C, because some processors have no instructions for f16. */
 #include "base/base.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ float rf_f16_to_f32(uint16_t x) {
   } else if (exponent != 0) {
     v.u = sign | (exponent + 112) << 23 | mantissa << 13;
   } else {
-    v.f = (float)mantissa * 0x1p-24f; /* subnormal or zero: the product is exact */
+    v.f = (float)mantissa * 0x1p-24f; /* the value is subnormal or zero, so the product is exact */
     v.u |= sign;
   }
   return v.f;
@@ -58,9 +58,11 @@ uint16_t rf_f32_to_f16(float x) {
   uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
   uint32_t magnitude = v.u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
-  /* 65536 and above become infinity here. 65520 to 65535 become infinity by the carry below. */
+  /* 65536 and above become infinity here. 65520 to 65535 become infinity by the carry of the
+   * rounding below. */
   if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
-  /* Below 2^-14, the result is subnormal. Adding 0.5 rounds its last bit, ties to even. */
+  /* Below 2^-14, the result is subnormal. Adding 0.5 rounds the last bit of the result, ties to
+   * even. */
   if (magnitude < 0x38800000u) {
     union {
       float f;

@@ -1,12 +1,12 @@
-/* error.c - fills the caller's error: message, hint and source line. */
+/* error.c - fills the error of the caller with a message, a hint and the source line. */
 #include "base/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the end of a source path, from the last "src/", "include/" or "tests/" on. This part of
- * the path is the same on all machines. */
+/* Returns the end of a source path. It begins at the last "src/", "include/" or "tests/". This part
+ * of the path is the same on all machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -19,7 +19,8 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* Formats into another buffer, because an argument may be the old text of `error`. */
+  /* The text is formatted into another buffer, because an argument may be the old text of
+   * `error`. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

@@ -1,4 +1,5 @@
-/* file.c - reads complete files, and writes files that appear only when they are complete. */
+/* file.c - reads complete files, and writes files whose name appears only when they are
+ * complete. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* for fallocate */
 #endif
@@ -132,24 +133,25 @@ rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error) 
               : RAFTER_OK;
 }
 
-/* After each AHEAD bytes, the system starts to write them to the disk, so that the final fsync has
- * less to wait for. */
+/* After each AHEAD bytes, the system starts to write these bytes to the disk. So the final fsync
+ * has to wait for fewer bytes. */
 enum { OUT_BUFFER = 1 << 16, AHEAD = 8 << 20 };
 
 struct rf_out_file {
   int fd;
-  size_t used;            /* number of bytes in `buffer` */
-  int64_t bytes, started; /* bytes written, and bytes that the kernel was asked to write to the disk */
+  size_t used; /* number of bytes in `buffer` */
+  /* number of bytes written, and of bytes that the kernel was asked to write to the disk */
+  int64_t bytes, started;
   char *path, *temporary;
   rf_partial *partial; /* NULL: no temporary file */
-  bool appends, made;  /* rf_out_append opened the file; it did not exist before */
-  int64_t kept;        /* bytes of the parts that are complete, with `appends` */
+  bool appends, made;  /* appends: rf_out_append opened the file; made: it also made the file */
+  int64_t kept;        /* with `appends`: number of bytes of the parts that are complete */
   unsigned char buffer[OUT_BUFFER];
 };
 
-/* Follows the symbolic links of `path`. The last target may not exist yet. The result is malloc'ed;
- * NULL: too many links, or out of memory. Pipes and devices keep their path, because the target of
- * a link such as /dev/stdout may have no path. */
+/* Follows the symbolic links of `path`. The last target may not exist yet. The result is malloc'ed.
+ * NULL: the path has too many links, or memory ran out. Pipes and devices keep their path, because
+ * the target of a link such as /dev/stdout may have no path. */
 static char *resolve_links(const char *path) {
   enum { LINKS_MAX = 40 };
   struct stat info;
@@ -157,7 +159,7 @@ static char *resolve_links(const char *path) {
   char target[4096], *now = strdup(path);
   for (int i = 0; now && i <= LINKS_MAX; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
-    if (n < 0) return now; /* `now` is not a link, or does not exist */
+    if (n < 0) return now; /* the path in `now` is not a link, or does not exist */
     target[n] = 0;
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
@@ -169,7 +171,8 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written directly. A rename would replace it by a regular file. */
+/* A pipe or a device is written without a temporary file. A rename would replace it by a regular
+ * file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -282,7 +285,7 @@ rf_status rf_out_append(const char *path, rf_out_file **result, rf_error *error)
     RF_GO(RF_FAIL(error, RAFTER_FAILED, "wait until that program has ended, or choose another file",
                   "%s is in use: another program appends to it", path));
   }
-  /* Before the lock, another program could still append to the file or remove it. */
+  /* Before this process had the lock, another program could append to the file or remove it. */
   if (fstat(out->fd, &info) != 0 || !S_ISREG(info.st_mode))
     RF_GO(RF_FAIL(error, RAFTER_FAILED, "give the name of a file", "%s is not a regular file", path));
   if (!info.st_nlink) {
@@ -313,7 +316,7 @@ rf_status rf_out_flush(rf_out_file *out, rf_error *error) {
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
 /* Syncs the folder of a renamed file, so that the rename survives a power failure. If this sync
- * fails, the rename is still valid. */
+ * fails, the rename still counts. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -345,7 +348,7 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
 void rf_out_discard(rf_out_file *out) {
   if (!out) return;
   if (out->fd >= 0 && out->appends && out->bytes != out->kept && ftruncate(out->fd, out->kept) != 0)
-    out->made = false; /* the next rf_out_append finds an incomplete part */
+    out->made = false; /* the next rf_out_append finds this incomplete part */
   if (out->fd >= 0 && out->made && !out->kept) unlink(out->path);
   if (out->fd >= 0) close(out->fd);
   if (out->temporary && out->temporary[0]) unlink(out->temporary);
@@ -432,6 +435,6 @@ rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "wait until that program has ended, or choose another --out",
                    "%s is in use: another program writes its run there", folder);
   }
-  *lock = file; /* a file system without locks gives another error; the run then has no lock */
+  *lock = file; /* a file system without locks gives another error, and then the run has no lock */
   return RAFTER_OK;
 }

@@ -68,7 +68,7 @@ rf_status rf_json_int(const json_t *object, const char *key, const char *where, 
   if (json_is_integer(found)) number = json_integer_value(found);
   else if (real == floor(real) && fabs(real) < 0x1p53) number = (int64_t)real;
   else return wrong_type(found, key, where, "a whole number", error);
-  if (number < least && most == INT64_MAX) /* the caller gave no maximum */
+  if (number < least && most == INT64_MAX) /* the caller gave no maximum for the field */
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"%s\" is out of range (expected at least %" PRId64 ", got %" PRId64 ")",
                    where, key, least, number);
@@ -148,12 +148,12 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001), which is hard to read. */
+/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001), which are hard to read */
 static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
   fputs(text, out);
-  if (!strpbrk(text, ".e")) fputs(".0", out); /* without ".0", readers see an integer */
+  if (!strpbrk(text, ".e")) fputs(".0", out); /* without ".0", readers would see an integer */
 }
 
 static void put_string(FILE *out, const char *text, size_t bytes) {
@@ -211,10 +211,10 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
 }
 
 /* Returns the length in bytes of the UTF-8 character at `at`. If the character is invalid, returns
- * minus the length of its longest valid prefix, but at most -1. */
+ * minus the length of its longest valid prefix, or -1 if no prefix is valid. */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
-    /* ranges of byte 1 (first, last) and byte 2 (low, high) */
+    /* ranges of byte 1 (first to last) and of byte 2 (low to high) */
     unsigned char first, last, low, high;
     int length;
   } FORMS[] = {{0x00, 0x7F, 0, 0, 1}, /* Unicode, table 3-7 */

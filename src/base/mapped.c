@@ -1,7 +1,7 @@
 /* mapped.c - maps files for reading. If another program shortens a mapped file, a read of the
- * missing bytes raises SIGBUS. A list of all mapped files tells the handler which file changed. A
- * file that another program overwrites, or shortens within its last page, raises no signal. Such a
- * change is found by the file's size and by the time of its last write. */
+ * missing bytes raises SIGBUS. A list of all mapped files shows the signal handler which file
+ * changed. If another program overwrites a mapped file, or shortens it within its last page, no
+ * signal is raised. The file's size, and the time of its last write, reveal such a change. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* `base` is written last: while it is NULL, the entry names no file. */
+/* `base` is written last. While it is NULL, the entry names no file. */
 typedef struct mapping {
   rf_reused entry;
   void *base; /* atomic */
@@ -27,7 +27,8 @@ typedef struct mapping {
 
 static rf_reused *list; /* of mapping */
 
-/* Without memory for an entry, the file stays mapped, and a handler does not find it. */
+/* If no memory for an entry is left, the file stays mapped, but a signal handler does not find
+ * it. */
 static void remember(const char *path, void *base, size_t bytes, rf_file_stamp stamp) {
   mapping *m = rf_reused_take(&list, sizeof *m);
   if (!m) return;

@@ -1,4 +1,5 @@
-/* memory.c - pages from the kernel for the arena, and pools, whose memory is freed together. */
+/* memory.c - pages from the kernel for the arena, and pools. The memory of a pool is freed
+ * together. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -13,7 +14,8 @@
 
 /* ---- how much memory there is ---------------------------------------------------------------- */
 
-/* Returns the first number in a small kernel file; -1: no file, or "max" instead of a number. */
+/* Returns the first number in a small file of the kernel. -1: the file does not exist, or has "max"
+ * instead of a number. */
 static int64_t read_number(const char *path) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -26,7 +28,8 @@ static int64_t read_number(const char *path) {
   return end == text || value < 0 ? -1 : (int64_t)value;
 }
 
-/* Returns the number after `key` at the start of a line, times `unit`; -1: no such line. */
+/* Returns the number after `key` at the start of a line, multiplied by `unit`. -1: no such line
+ * exists. */
 static int64_t read_field(const char *path, const char *key, int64_t unit) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -41,7 +44,8 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* Bytes that a control group still allows: limit - use. Droppable page cache is not use. */
+/* Bytes that a control group still allows, which are its limit minus its use. Page cache that the
+ * kernel can drop does not count as use. */
 static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
                                const char *cache_key) {
   char path[4200];
@@ -57,8 +61,8 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* Bytes that the control groups of this process allow: the smallest of their limits, less what is
- * used. -1: no limit. */
+/* Bytes that the control groups of this process allow. Each group allows its limit minus its use,
+ * and the smallest number counts. -1: no group has a limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;
@@ -107,7 +111,8 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel would grant more memory than exists and later kill the process: refuse it here. */
+  /* The kernel would grant more memory than exists, and kill the process later. So the request is
+   * refused here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,
@@ -136,7 +141,7 @@ void rf_pages_unmap(void *base, size_t bytes) {
 
 typedef struct chunk {
   struct chunk *next;
-  size_t used, size; /* `size` bytes in `bytes`, of which `used` are in use */
+  size_t used, size; /* the chunk has `size` bytes at `bytes`, of which `used` are in use */
   _Alignas(16) unsigned char bytes[];
 } chunk;
 
@@ -166,7 +171,8 @@ void *rf_pool_raw(rf_pool *pool, size_t bytes) {
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
   if (!c || c->size - c->used < bytes) {
-    /* Doubling the chunk size, up to 1 MiB, keeps the number of chunks small. */
+    /* Each chunk has twice the size of the chunk before it, up to 1 MiB. So the number of chunks
+     * stays small. */
     size_t size = c ? c->size * 2 : (size_t)16 << 10;
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;

@@ -36,14 +36,14 @@ static void push(char ***list, const char *text) {
   (*list)[n + 1] = NULL;
 }
 
-/* Returns true if two names are equal, where '_' and '-' are the same character. */
+/* Returns true if two names are equal. '_' and '-' count as the same character. */
 bool rf_options_same_name(const char *a, const char *b) {
   for (; *a && *b; ++a, ++b)
     if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
   return *a == *b;
 }
 
-/* True if `name` is in `list`, whose names are separated by blanks. NULL contains every name. */
+/* True if `name` is in `list`. Blanks separate the names of the list. NULL contains every name. */
 static bool is_listed(const char *list, const char *name) {
   size_t length = strlen(name);
   for (const char *at = list; at && *at; at += strspn(at, " ")) {
@@ -86,7 +86,7 @@ bool rf_options_any_has(const rf_commands *commands, const char *name) {
 }
 
 /* Returns the index of `word` in "a|b|c", or -1. A choice such as "c:NAMES" accepts any text after
- * the colon. The code that reads the option checks this text. */
+ * the colon. The code that reads the option must check this text. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
@@ -100,8 +100,8 @@ static int choice_index(const char *choices, const char *word) {
 
 /* ---- one value from text --------------------------------------------------------------------- */
 
-/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or
- * 1e18. */
+/* Writes a bound in the form in which people type it: sizes with a binary unit, other large numbers
+ * as 2^60 or 1e18. */
 static void bound_text(const rf_option *row, double bound, char text[32]) {
   static const char *const UNITS[] = {"", "KiB", "MiB", "GiB", "TiB"};
   double left = bound;
@@ -127,14 +127,14 @@ static rf_status out_of_range(const rf_option *row, const char *text, rf_error *
 }
 
 /* Names of number types in other programs. A name may have several rows. The first row whose word
- * is a choice of the option counts. */
+ * is a valid choice of the option counts. */
 static const rf_synonym CHOICE_SYNONYMS[] = {{"bfloat16", "bf16"}, {"fp16", "f16"},     {"fp16", "bf16"},
                                              {"float16", "f16"},   {"float16", "bf16"}, {"half", "f16"},
                                              {"half", "bf16"},     {"float32", "f32"},  {"fp32", "f32"},
                                              {"float", "f32"},     {"f16", "bf16"},     {NULL, NULL}};
 
-/* Appends the options of the same heading that know the choice `text`: --dtype int8 may mean
- * --weights. */
+/* Appends the options under the same heading that know the choice `text`. For example, --dtype int8
+ * may mean --weights. */
 static void say_others(const rf_options *o, const rf_option *row, const char *text, char *hint, size_t size) {
   int count = 0;
   for (int i = 0; i < o->count; i++) {
@@ -167,7 +167,7 @@ static rf_status parse_choice(const rf_options *o, const rf_option *row, const c
 }
 
 /* Parses OPTION=LIST. LIST has numbers, or words separated by commas. Each entry of LIST must be a
- * valid value of OPTION. */
+ * valid value of the option OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
@@ -180,7 +180,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
                !strcmp(o->command->arguments, "MODEL");
-  /* `chips` varies the number of chips in the value of --on. */
+  /* the word `chips` varies the number of chips in the value of --on */
   shape =
       shape || (!strcmp(name, "chips") && rf_options_find(o, name) < 0 && rf_options_find(o, "mesh") >= 0);
   int swept = shape ? -1 : rf_options_find(o, name);
@@ -213,7 +213,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   char word[128];
   if (rf_parse_list(equals + 1, number, MAX_VALUES, &count, NULL) != RAFTER_OK) {
     count = 0;
-    /* If a value contains commas, as meshes do, the values are separated by ';'. */
+    /* If values contain commas, as meshes do, a ';' separates the values. */
     const char *between = strchr(equals, ';') ? ";" : ",";
     for (const char *at = equals + 1; count < MAX_VALUES; ++at) {
       at += *between == ';' ? strspn(at, " ") : 0;
@@ -254,7 +254,7 @@ static rf_status check_utf8(const char *what, const char *text, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Fills `v`, which is empty before. Errors name the option. */
+/* Fills `v`, which must be empty before. Errors name the option. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error) {
   rf_error inner = {0};
@@ -327,7 +327,8 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Sets option `i`. Values of a TEXTS option from one source accumulate; others are replaced. */
+/* Sets option `i`. Values of a TEXTS option from the same source accumulate. Values of other
+ * options are replaced. */
 rf_status rf_options_set_row(rf_options *o, int i, const char *text, rf_option_source source,
                              rf_error *error) {
   const rf_option *row = o->row[i];
@@ -434,7 +435,7 @@ rf_options *rf_options_copy(const rf_options *o) {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Names up to three commands that have the option: "rafter plan, rafter train or rafter score". */
+/* Lists up to three commands that have the option: "rafter plan, rafter train or rafter score". */
 static void commands_with(const rf_commands *commands, const char *name, char *text, size_t size) {
   const rf_option *row[256];
   const char *found[3];
@@ -473,13 +474,14 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Returns true if an argument can be the value of the option before it: it is not an option itself.
- * For an option with `pair`, a text with blanks is always a value. */
+/* Returns true if an argument can be the value of the option before it, because the argument itself
+ * is not an option. For an option with `pair`, a text with blanks is always a value. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
 
-/* Reads the option argv[*at] and moves *at to its last argument. `config_only`: only --config. */
+/* Reads the option at argv[*at], and sets *at to the index of the last argument of the option.
+ * `config_only`: only --config. */
 static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only,
                              bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
@@ -509,7 +511,8 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   return second ? rf_options_set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
 }
 
-/* The hint names the short forms that the command has. The error names the option that it lacks. */
+/* The hint has the short forms that the command has. The error names the short form that the
+ * command lacks. */
 static rf_status unknown_short(const rf_options *o, const char *text, const rf_short_form *form,
                                rf_error *error) {
   char lacks[80] = "", hint[300] = "";
@@ -560,7 +563,8 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
   const char *model = NULL;
-  /* The file of --config is read first. So typed options override it, whatever the order. */
+  /* The file of --config is read first. So options that the user types override the options of the
+   * file, whatever the order. */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
@@ -590,7 +594,8 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   return RAFTER_OK;
 }
 
-/* Sets KEY=VALUE in the shape of the model argument. Replaces an existing value of KEY. */
+/* Sets KEY=VALUE in the shape of the model argument. If KEY has a value already, the new value
+ * replaces it. */
 static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
   char spec[1024] = "";
   const char *model = rf_options_argument(o, 0);
@@ -669,7 +674,7 @@ const char *rf_options_text(const rf_options *o, const char *name) {
   if (v->count < 2 || o->row[v - o->values]->type != RF_OPTION_TEXTS) return v->text[0];
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
-  /* The joined text is valid until the next call or until the options are freed. */
+  /* The joined text is valid until the next call, or until the options are freed. */
   rf_options *keeper = (rf_options *)o;
   keeper->joined = rf_must(realloc(keeper->joined, size));
   keeper->joined[0] = 0;

@@ -1,4 +1,4 @@
-/* options_help.c - prints help and man page from the option tables. */
+/* options_help.c - prints the help and the man page from the option tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,8 +33,9 @@ static void put_number(FILE *out, double number) {
   else fprintf(out, fabs(number) < 1e9 ? "%.10g" : "%.6g", number);
 }
 
-/* Returns the text "help [a|b; 1 to 8; default 2]", malloc'ed. If `full` is false, the text has
- * only the first line of the help, and no range. A long list of choices is also left out. */
+/* Returns the text "help [a|b; 1 to 8; default 2]", which is malloc'ed. If `full` is false, the
+ * text has only the first line of the help, and no range. The text also leaves out a long list of
+ * choices. */
 static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
@@ -64,14 +65,16 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Returns how many characters of `text` must stay on one line. This is the length of the next word.
- * If the word is longer than `room`, it may be broken after its first bar. */
+/* Returns the number of characters of `text` that must stay on one line. This is the length of the
+ * next word. If the word is longer than `room`, the line may be broken after the first bar of the
+ * word. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
 }
 
-/* Prints `text` from `column` on. New lines begin at column `indent`. Lines end before `width`. */
+/* Prints `text`, which begins at column `column`. New lines begin at column `indent`. Lines end
+ * before `width`. */
 static void wrap(FILE *out, const char *text, int column, int indent, int width) {
   while (*text) {
     int length = unbroken(text, width - indent);
@@ -95,7 +98,7 @@ static void wrap(FILE *out, const char *text, int column, int indent, int width)
   putc('\n', out);
 }
 
-/* Prints "  --batch SEQUENCES" and returns its length. */
+/* Prints " --batch SEQUENCES" and returns the length of this text. */
 static int put_name(FILE *out, const rf_option *row) {
   const char *unit = rf_option_unit(row);
   return fprintf(out, row->bare ? "  --%s [%s]" : *unit ? "  --%s %s" : "  --%s", row->name, unit);
@@ -106,7 +109,7 @@ static int name_width(const rf_option *row) {
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-/* Gets the options that --help prints: all options, or those in command->common. */
+/* Gets the options that --help prints. These are all options, or those in command->common. */
 static int rows_of(const rf_command *command, bool all, const rf_option *row[MAX_ROWS]) {
   const rf_option *every[MAX_ROWS];
   int count = rf_command_options(command, every, MAX_ROWS), shown = 0;
@@ -222,7 +225,7 @@ static void put_roff(FILE *out, const char *text) {
   }
 }
 
-/* Returns the text that `put` prints, malloc'ed. */
+/* Returns the text that the function `put` prints. The text is malloc'ed. */
 char *rf_options_print(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;

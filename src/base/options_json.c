@@ -1,4 +1,4 @@
-/* options_json.c - options from a JSON file, and options as JSON. */
+/* options_json.c - reads options from a JSON file, and writes options as JSON. */
 #include "base/options_parts.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 enum { CONFIG_MAX = 16 << 20 };
 
-/* Writes a JSON scalar as a user would type it. Returns false for objects, lists and null. */
+/* Writes a JSON scalar in the form in which a user would type it. Returns false for objects, lists
+ * and null. */
 static bool scalar_text(const json_t *json, char *text, size_t size) {
   switch (json_typeof(json)) {
   case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
@@ -58,7 +59,7 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
-  for (int i = 0; i < o->count; ++i) /* a list in this file replaces an earlier file's list */
+  for (int i = 0; i < o->count; ++i) /* a list in this file replaces the list of an earlier file */
     if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
         json_object_get(json, o->row[i]->name))
       rf_value_clear(&o->values[i]);

@@ -1,6 +1,6 @@
-/* partial.c - incomplete files and folders, named NAME.part-PID. This process writes some of them,
- * and a list names these, so that a signal handler can remove them. Killed processes left the
- * others. */
+/* partial.c - incomplete files and folders, named NAME.part-PID. A list has the names of those that
+ * this process writes, so that a signal handler can remove them. Processes that were killed left
+ * the others. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -22,22 +22,22 @@
 
 struct rf_partial {
   rf_reused entry;
-  bool valid; /* true: `path` names a file; threads access this field with atomic operations */
-  int lock;   /* descriptor of the opened folder; -1: none */
+  bool valid; /* true if `path` names a file; threads access this field with atomic operations */
+  int lock;   /* descriptor of the opened folder; -1: the path is not a folder */
   char path[PATH_MAX + 64];
 };
 
 static rf_reused *list; /* list of rf_partial */
 
-enum { FOLDERS = 4 }; /* in each other, at most */
+enum { FOLDERS = 4 }; /* maximum depth of folders inside folders */
 
 rf_partial *rf_partial_add(const char *path, int file) {
   rf_partial *p = strlen(path) < sizeof p->path ? rf_reused_take(&list, sizeof *p) : NULL;
   if (!p) return NULL;
   strcpy(p->path, path);
   p->lock = file >= 0 ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  /* The lock shows that the writer still runs, also where its process number means nothing: on
-   * other machines and in other containers. */
+  /* The lock shows that the writer still runs. This works also where its process number means
+   * nothing: on other machines and in other containers. */
   if (file >= 0 || p->lock >= 0) flock(file >= 0 ? file : p->lock, LOCK_EX | LOCK_NB);
   __atomic_store_n(&p->valid, true, __ATOMIC_RELEASE);
   return p;
@@ -59,8 +59,8 @@ void rf_partial_done_folder(const char *path) {
   }
 }
 
-/* Removes what is in a folder. Calls only functions that a signal handler may call, which readdir is
- * not. */
+/* Removes the contents of a folder. Calls only functions that a signal handler may call. So it does
+ * not call readdir. */
 static void empty_folder(int folder, int depth) {
   struct entry {
     uint64_t inode;
@@ -94,7 +94,8 @@ void rf_partials_remove(void) {
 
 /* ---- what killed processes left -------------------------------------------------------------- */
 
-/* The number in NAME.part-PID or NAME.part-PID-TRY; 0: another name. `name` NULL: any name. */
+/* Returns the number in NAME.part-PID or NAME.part-PID-TRY. 0: the name has another form. `name`
+ * NULL: any name. */
 static pid_t writer_of(const char *entry, const char *name) {
   const char *part = name && !strncmp(entry, name, strlen(name)) ? entry + strlen(name)
                      : name                                      ? ""
@@ -107,7 +108,8 @@ static pid_t writer_of(const char *entry, const char *name) {
   return *end || errno || pid < 1 || pid > INT_MAX ? 0 : (pid_t)pid;
 }
 
-/* Removes one entry unless a process holds its lock. A file system without locks keeps it. */
+/* Removes one entry, unless a process holds its lock. If the file system has no locks, the entry
+ * stays. */
 static void remove_if_free(int folder, const char *entry) {
   int file = openat(folder, entry, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return;

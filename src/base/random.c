@@ -1,5 +1,6 @@
-/* random.c - counter-based random numbers without state: any draw can be repeated anywhere. Source:
- * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox-4x32-10. */
+/* random.c - counter-based random numbers. They have no state, so any draw can be repeated
+ * anywhere. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
+ * Philox-4x32-10. */
 #include "base/base.h"
 
 #include <math.h>
@@ -35,7 +36,7 @@ static uint64_t mix(uint64_t x) {
 
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b) {
   uint64_t h = mix(seed ^ 0x9E3779B97F4A7C15u);
-  /* The mixing between `a` and `b` makes the keys of (a, b) and (b, a) differ. */
+  /* The mixing between `a` and `b` gives different keys for (a, b) and (b, a). */
   h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1;
   return mix(h ^ mix(b ^ 0xDAA66D2C7DDF743Fu));
 }
@@ -48,9 +49,9 @@ uint64_t rf_name_key(const char *name) {
 
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-/* Box-Muller. The bits of initial weights must not depend on the C library, so logarithm, sine and
- * cosine are computed here, by plain double operations in a fixed order. The error is below 1e-12,
- * far below the precision of a float. */
+/* Box-Muller. The bits of initial weights must not depend on the C library. So logarithm, sine and
+ * cosine are computed here, with plain double operations in a fixed order. The error is below
+ * 1e-12, far below the precision of a float. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
   union {
@@ -69,7 +70,8 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
                  t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t / 15))))));
   double logarithm = (double)exponent * 0.6931471805599453 + 2.0 * s * series;
   double radius = sqrt(-2.0 * (logarithm < 0 ? logarithm : 0.0));
-  /* The two high bits of `b` choose the quadrant; the other bits give an angle in [-pi/4, pi/4). */
+  /* The two high bits of `b` choose the quadrant, and the other bits give an angle in [-pi/4,
+   * pi/4). */
   double x = ((double)(b & 0x3FFFFFFFu) * 0x1p-30 - 0.5) * 1.5707963267948966, y = x * x;
   double sine =
       x * (1.0 +
@@ -77,7 +79,7 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   double cosine =
       1.0 + y * (-1.0 / 2 + y * (1.0 / 24 + y * (-1.0 / 720 +
                                                  y * (1.0 / 40320 + y * (-1.0 / 3628800 + y / 479001600)))));
-  /* (cos, sin) at the middle of the quadrant */
+  /* (cos, sin) of the angle in the middle of the quadrant */
   static const signed char TURN[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
   double c = TURN[b >> 30][0], d = TURN[b >> 30][1];
   out[0] = (float)(radius * (c * cosine - d * sine));

@@ -1,5 +1,5 @@
-/* reused.h - a list of entries that a signal handler reads at any time and without a lock. So
- * entries are never freed, but used again. */
+/* reused.h - a list of entries. A signal handler can read the list at any time and without a lock.
+ * Therefore entries are never freed. They are used again. */
 #ifndef RF_REUSED_H
 #define RF_REUSED_H
 
@@ -12,13 +12,16 @@ typedef struct rf_reused {
   bool taken; /* atomic */
 } rf_reused;
 
-/* The first entry of a list, whose entries follow by `next`. The list itself is a static pointer. */
+/* Returns the first entry of a list. The field `next` leads to the other entries. The list itself
+ * is a static pointer. */
 static inline rf_reused *rf_reused_first(rf_reused *const *list) {
   return __atomic_load_n(list, __ATOMIC_ACQUIRE);
 }
-/* Takes an entry that nobody uses, or adds a zeroed one of this many bytes. NULL: out of memory. */
+/* Takes an entry that nobody uses, or adds an entry of this number of zero bytes. NULL: out of
+ * memory. */
 void *rf_reused_take(rf_reused **list, size_t bytes);
-/* Returns an entry to its list. The caller has marked its content as invalid. */
+/* Returns an entry to its list. Before the call, the caller marks the entry's content as
+ * invalid. */
 void rf_reused_release(rf_reused *entry);
 
 #endif

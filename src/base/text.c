@@ -23,7 +23,7 @@ bool rf_text_int(const char *text, int64_t *value) {
 
 bool rf_text_float(const char *text, double *value) {
   if (!text || !(isdigit((unsigned char)text[0]) || text[0] == '-' || text[0] == '.')) return false;
-  for (const char *c = text; *c; ++c) /* hexadecimal numbers, infinity and NaN are refused */
+  for (const char *c = text; *c; ++c) /* the parser refuses hexadecimal numbers, infinity and NaN */
     if (!strchr("0123456789.eE+-", *c)) return false;
   char *end;
   errno = 0;
@@ -66,7 +66,8 @@ void rf_text_append(char *buffer, size_t size, const char *format, ...) {
 
 const char *rf_plural(int64_t count) { return count == 1 ? "" : "s"; }
 
-/* From this factor on, a percentage is hard to read: 91.5 % less time is 11.7 x faster. */
+/* From this factor on, a percentage is hard to read. For example, 91.5 % less time is 11.7 x
+ * faster. */
 static const double FACTOR = 2;
 
 static int decimals(double factor) { return factor < 10 ? 2 : factor < 100 ? 1 : 0; }
@@ -93,7 +94,7 @@ const char *rf_text_ratio(double before, double after, char text[32]) {
 static int letter(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
 
 int rf_edit_distance(const char *a, const char *b) {
-  enum { LONGEST = 63 }; /* letters after the 63rd are ignored */
+  enum { LONGEST = 63 }; /* the comparison ignores letters after the 63rd */
   int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
   int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
   for (int j = 0; j <= m; ++j) last[j] = j;
@@ -119,7 +120,7 @@ int rf_edit_distance(const char *a, const char *b) {
 
 const char *rf_nearest(const char *word, const char *const *names, int count) {
   const char *best = NULL;
-  /* from this distance on, two words are not similar */
+  /* words with this distance or more are not similar */
   int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2;
   for (int i = 0; i < count; ++i) {
     int distance = names[i] ? rf_edit_distance(word, names[i]) : least;

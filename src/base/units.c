@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit. Finds the unit in `units` with `compare`. If the number has no unit,
- * it has the unit whose name is "". */
+/* Parses a number and a unit. Finds the unit of a number in `units`, with the function `compare`.
+ * If the number has no unit, it has the unit whose name is "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -30,7 +30,7 @@ static bool with_unit(const char *text, const unit *units, int count,
       *value = amount * units[i].scale;
       return true;
     }
-  return rf_text_float(text, value); /* the text after the digits may be an exponent, as in 2e6 */
+  return rf_text_float(text, value); /* the text after the digits may be an exponent, such as in 2e6 */
 }
 
 static bool whole(double value, int64_t *result) {
@@ -76,7 +76,7 @@ rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
   static const unit units[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
   double value;
   if (rf_text_int(text, count) && *count >= 0) return RAFTER_OK;
-  /* rounded to 1/1000, so that 0.3M is 300000 */
+  /* the number is rounded to 1/1000, so that 0.3M is 300000 */
   if (with_unit(text, units, 6, strcasecmp, &value) && whole(round(value * 1e3) / 1e3, count))
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
@@ -88,7 +88,8 @@ typedef struct range {
   const char *first, *last, *step;
 } range;
 
-/* Reads the part of a list from *at to the next comma or to the end. Moves *at after this part. */
+/* Reads the part of a list that goes from *at to the next comma or to the end. Moves *at after this
+ * part. */
 static bool next_range(const char **at, range *r) {
   size_t length = strcspn(*at, ",");
   if (length == 0 || length >= sizeof r->item) return false;
@@ -131,7 +132,7 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
     for (int64_t value = first;;) {
       if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
-      /* The comparison comes before the addition, because value + more may overflow. */
+      /* The comparison is made before the addition, because value + more may overflow. */
       int64_t more = r.step ? step : value;
       if (!r.last || more > last - value) break;
       value += more;

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #endif
 
-/* The number of physical cores (not hardware threads) that this process may use. */
+/* The number of physical cores that this process may use. Hardware threads do not count. */
 static int usable_cores(void) {
   int count = 0;
   hwloc_topology_t topology;
@@ -28,8 +28,8 @@ static int usable_cores(void) {
   return count < 1 ? 1 : count;
 }
 
-/* Finds the first line of /proc/cpuinfo that begins with `key`. Returns the number after its
- * colon, or 0 if there is none. */
+/* Finds the first line of /proc/cpuinfo that begins with `key`. Returns the number after the colon
+ * of this line, or 0 if no such line exists. */
 static double cpuinfo_number(const char *key) {
   FILE *file = fopen("/proc/cpuinfo", "re");
   char line[512];
@@ -121,8 +121,8 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* Memory counts as reserved if other processes use it. Memory above the limit of a control
-   * group counts as reserved too. The process itself needs 64 MiB outside the arena. */
+  /* Memory counts as reserved if other processes use it. Memory above the limit of a control group
+   * counts as reserved too. The process needs 64 MiB in addition to its arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
   if (available > 0 && available < machine->memory_bytes)
@@ -136,7 +136,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   if (bandwidth > 200e9) bandwidth = 200e9;
   machine->read_bps = bandwidth;
   machine->copy_bps = bandwidth * 0.8;
-  machine->launch_seconds = 3e-6; /* seconds to wake all worker threads */
+  machine->launch_seconds = 3e-6; /* seconds that it takes to wake all worker threads */
   machine->efficiency_compute = 0.7;
   machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,

@@ -1,4 +1,4 @@
-/* exchange.h - the ops of the collectives whose times a machine file can have. */
+/* exchange.h - the ops of those collectives whose times a machine file can have. */
 #ifndef RF_MACHINE_EXCHANGE_H
 #define RF_MACHINE_EXCHANGE_H
 

@@ -1,5 +1,5 @@
-/* file.c - reads and writes one machine as JSON. The reader checks every field. The writer
- * renames a temporary file when it is complete. */
+/* file.c - reads and writes one machine as JSON. The reader checks every field. The writer makes a
+ * temporary file, and renames it when it is complete. */
 #include "machine/parts.h"
 #include "machine/tuned.h"
 
@@ -45,14 +45,14 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* A number format that has no rf_dtype (tf32, f4), and where to store its FLOP/s. */
+/* A number format that has no rf_dtype (tf32, f4), and the address for its FLOP/s. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...}. The rates of dtypes go to `of`. The rates of other formats go to
- * `more`, a list that ends with a NULL key. */
+/* Reads {"f32": FLOP/s, ...}. Stores the rates of dtypes in `of`. Stores the rates of other formats
+ * in `more`, which is a list that ends with a NULL key. */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -79,7 +79,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* These curves have no op's name: packed products, long contexts, the head's rows, and
+  /* Curves that do not have the name of an op: packed products, long contexts, the head's rows, and
    * sampling. */
   static const char *const parts[] = {"matmul_", "attention_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);

@@ -31,7 +31,8 @@ static rf_isa detect(void) {
 }
 
 rf_isa rf_isa_detect(void) {
-  /* Several threads may detect at the same time: all threads find the same result. */
+  /* Several threads may run this detection at the same time, because all of them find the same
+   * result. */
   static int known = -1;
   int isa = __atomic_load_n(&known, __ATOMIC_RELAXED);
   if (isa < 0) {

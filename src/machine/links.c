@@ -1,4 +1,4 @@
-/* links.c - places a group of chips on the network and predicts the time of a collective. Most
+/* links.c - places a group of chips on the network, and predicts the time of a collective. Most
  * formulas are from "How to Scale Your Model", chapters on sharding and GPUs. docs/planning.md
  * derives the others. */
 #include "machine/parts.h"
@@ -8,7 +8,8 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis on one torus axis: `extent` chips that are `stride` links apart. */
+/* The part of a mesh axis on one torus axis. It has `extent` chips that are `stride` links
+ * apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -18,19 +19,21 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s of one chip in one ring. A closed ring uses both directions. A ring with a stride shares
- * each link with stride - 1 other rings. */
+/* Bytes/s that one chip has in one ring. A closed ring uses both directions. A ring with a stride
+ * shares each link with stride - 1 other rings. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. First, the
- * search minimises the number of partly used torus axes, because only a complete axis closes to
- * a ring. Among equal results it maximises bandwidth, then prefers later axes. */
+/* A search that splits the extent of one mesh axis into factors along the torus axes. The search
+ * first minimises the number of partly used torus axes, because only a complete axis closes to a
+ * ring. Among equal results, it maximises the bandwidth. If this is also equal, it prefers later
+ * axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  /* left: chips of each torus axis that inner mesh axes leave free. stride: links between them. */
+  /* left: number of chips of each torus axis that inner mesh axes leave free. stride: number of
+   * links between these chips. */
   int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
@@ -54,8 +57,8 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
   }
 }
 
-/* Places the axes of the mesh on the torus, the innermost axis first. `of` has the extents of
- * the mesh axes, without slices and without the factor 2 for the devices of a chip. */
+/* Places the axes of the mesh on the torus. The innermost axis is the first. `of` has the extents
+ * of the mesh axes. The extents have no slices and no factor 2 for the devices of a chip. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
@@ -161,8 +164,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
   return RAFTER_OK;
 }
 
-/* Computes the group's chips per node and its number of nodes. The group has the mesh axes in
- * `mask`. Inner mesh axes use neighbouring chips. */
+/* Computes the number of the group's chips in a node, and its number of nodes. The group has the
+ * mesh axes in `mask`. Inner mesh axes use neighbouring chips. */
 static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask,
                                  rf_group *group, rf_error *error) {
   int node = m->shape_rank ? m->shape[0] : 1, inside = 1, total = 1;
@@ -174,12 +177,13 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* The other chips of a node use the network too. So a group with a part of a node's chips gets
-   * the same part of the node's bandwidth. */
+  /* The other chips of a node use the network too. So if a group has a part of a node's chips, it
+   * gets the same part of the node's bandwidth. */
   return add_nodes(m, inside, rf_ceil_div(total, inside), (double)inside / m->topology.domain, group, error);
 }
 
-/* Checks that the mesh and the machine have equal numbers of chips and equal numbers of slices. */
+/* Checks that the mesh and the machine have the same number of chips and the same number of
+ * slices. */
 static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_error *error) {
   int64_t chips = rf_mesh_chips(mesh), slices = rf_mesh_extent(mesh, RF_AXIS_SLICE),
           have = machine->slices > 1 ? machine->slices : 1;
@@ -242,8 +246,8 @@ static double hop_latency(const rf_group *g) {
   return hops * g->hop_seconds;
 }
 
-/* Seconds of an all-gather of V bytes over rings that have X chips together. Every chip receives
- * V (X-1)/X bytes. Books omit the factor (X-1)/X if all rings close. */
+/* Seconds of an all-gather of V bytes over rings that have X chips together. Every chip receives V
+ * (X-1)/X bytes. Books omit the factor (X-1)/X if all of these rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
@@ -256,7 +260,7 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
 }
 
 /* Seconds of an all-to-all of V bytes over rings. In each direction, V/4 bytes cross the middle of
- * an axis. They use as many links as the other axes have chips. */
+ * an axis. These bytes use a number of links that is the number of chips of the other axes. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
@@ -288,9 +292,9 @@ static double neighbour(const rf_group *g, double bytes) {
 }
 
 /* Seconds of an all-gather or an all-to-all. Transfers within a slice, between slices and between
- * devices run one after the other. Between slices, each chip sends its own shard of its slice's
- * data. Each device of a chip sends half of the data to the other device (all-to-all: a
- * quarter). */
+ * devices run one after another. Between slices, each chip sends its own shard of its slice's data.
+ * Each device of a chip sends half of the data to the other device. In an all-to-all, it sends a
+ * quarter. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

@@ -1,4 +1,4 @@
-/* machine.h - performance of a machine, read from data sheets and calibration files. */
+/* machine.h - speed and size of a machine, from data sheets and calibration files. */
 #ifndef RF_MACHINE_H
 #define RF_MACHINE_H
 
@@ -8,16 +8,16 @@
 #include "graph/mesh/mesh.h"
 #include "machine/isa.h"
 
-/* Measured speed of a class of ops by size. The efficiency of a kernel depends on `size`
- * (rf_cost_size in plan). The points ascend in `size`. If all sizes are 0, `work` takes the place
- * of `size`. Between two points, the rate work/seconds is interpolated linearly in log(size). */
+/* Measured speed of a class of ops at several sizes. The efficiency of a kernel depends on `size`
+ * (rf_cost_size in plan). The points ascend in `size`. If all sizes are 0, `work` is used as the
+ * size. Between two points, the rate work/seconds is interpolated linearly in log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  /* name of an op, "load", or a class of products with packed matrices (rf_cost_classes) */
+  /* name of an op, "load", or name of a class of products with packed matrices (rf_cost_classes) */
   char op[32];
   rf_dtype dtype;
   int count;
-  /* work of one call: flops (compute-bound ops) or bytes (memory-bound ops) */
+  /* work of one call: FLOPs for ops that multiply, and bytes for other ops */
   double work[RF_CURVE_POINTS];
   /* measured seconds of one call, with the calibrated number of threads */
   double seconds[RF_CURVE_POINTS];
@@ -29,7 +29,7 @@ typedef struct rf_curve {
  * the bytes that the op moves. */
 bool rf_curve_multiplies(const char *op);
 
-/* Rates with fewer threads than the machine has: FLOP/s in f32, and bytes/s of reading. */
+/* Rates with fewer threads than the machine has. They are FLOP/s in f32, and bytes/s of reading. */
 enum { RF_SCALING_POINTS = 16 };
 typedef struct rf_scaling {
   int threads;
@@ -41,13 +41,14 @@ typedef enum rf_collective {
   RF_REDUCE_SCATTER,
   RF_ALL_REDUCE,
   RF_ALL_TO_ALL,
-  RF_PERMUTE, /* every chip sends to its neighbour */
+  RF_PERMUTE, /* every chip sends data to its neighbour */
   RF_COLLECTIVES
 } rf_collective;
 
-/* Measured seconds of a collective in a group, by the bytes of rf_collective_seconds, in ascending
- * order. Groups are known by their chips in one node and their nodes. `dtype` matters for sums
- * only: other collectives have RF_F32, and their time depends on the bytes alone. */
+/* Measured seconds of a collective in a group. The points are in ascending order of the bytes of
+ * rf_collective_seconds. A group is known by its number of chips in one node and its number of
+ * nodes. `dtype` matters only for sums. Other collectives have RF_F32, because their time depends
+ * only on the bytes. */
 enum { RF_EXCHANGE_CURVES = 160, RF_EXCHANGE_POINTS = 12 };
 typedef struct rf_exchange_curve {
   rf_collective kind;
@@ -55,7 +56,8 @@ typedef struct rf_exchange_curve {
   int inside, nodes;
   int count;
   double bytes[RF_EXCHANGE_POINTS], seconds[RF_EXCHANGE_POINTS];
-  /* what the exchange takes from a rank's cores if the rank computes meanwhile; 0: not measured */
+  /* seconds that the exchange takes from a rank's cores if the rank computes meanwhile; 0: not
+   * measured */
   double core_seconds[RF_EXCHANGE_POINTS];
 } rf_exchange_curve;
 
@@ -63,28 +65,28 @@ typedef struct rf_exchange_curve {
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
 /* Lengths at which a torus axis closes to a ring. FULL16: 16 chips (v5e, v6e). MULTIPLE_OF_4:
- * multiples of 4 (v4, v5p and v7x consist of 4x4x4 cubes). */
+ * multiples of 4, because v4, v5p and v7x consist of 4x4x4 cubes. */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
 enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MAX = 1 << 20 };
 typedef struct rf_topology {
   rf_network_form form;
   rf_wrap wrap;
   int axes;               /* TORUS: number of axes */
-  int pod[RF_TORUS_AXES]; /* TORUS: maximum length of each axis */
-  int64_t pod_chips;      /* maximum chips of a network; 0: no limit */
-  int64_t job_chips;      /* maximum chips of one job; 0: all */
+  int pod[RF_TORUS_AXES]; /* TORUS: maximum number of chips along each axis */
+  int64_t pod_chips;      /* maximum number of chips of a network; 0: no limit */
+  int64_t job_chips;      /* maximum number of chips of one job; 0: all chips */
   int host_chips;         /* number of chips that share a host; 0: unknown */
-  /* bytes/s in one direction. TORUS: over one link. SWITCH: out of one chip. */
+  /* bytes/s in one direction. TORUS: over one link. SWITCH: bytes/s out of one chip. */
   double oneway_bps;
   double hop_seconds; /* latency of one link in seconds; 0: unknown */
-  double fraction;    /* fraction of oneway_bps that large transfers reach; 1 if unknown */
-  int domain;         /* SWITCH: maximum chips at one switch */
+  double fraction;    /* fraction of oneway_bps that large transfers reach; 1: unknown */
+  int domain;         /* SWITCH: maximum number of chips at one switch */
   double node_bps;    /* SWITCH: bytes/s out of a full node; 0: unknown */
   /* bytes/s in one direction between the two devices of a chip; 0: a chip is one device */
   double die_bps;
 } rf_topology;
 typedef struct rf_price {
-  char tier[16], date[16]; /* tier: "list", "committed", "flex-start", ... date: "2025-02" */
+  char tier[16], date[16]; /* tier: one of "list", "committed", "flex-start", ... date: such as "2025-02" */
   char source[160];
   double usd_per_chip_hour;
 } rf_price;
@@ -92,28 +94,31 @@ typedef struct rf_price {
 /* ---- tuned block sizes of products (tuned.c) ---- */
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
-/* How the kernel of a product blocks its loops. Blocking does not affect results. If all fields are
- * 0, the kernel chooses. */
+/* Sizes of the blocks in which the kernel of a product computes. The sizes do not affect results.
+ * If all fields are 0, the kernel chooses. */
 typedef struct rf_blocks {
   int64_t kc,  /* values of k in a block */
-      a_bytes, /* bytes of packed rows in a block, for each group of threads */
+      a_bytes, /* bytes of packed rows in a block, for each group of threads that works on it */
       nc;      /* columns in a block */
 } rf_blocks;
 
-/* The best block sizes for one shape class of an op, and their speed-up over the default sizes. */
+/* The best block sizes for one shape class of an op, and the speed-up of these sizes over the
+ * default sizes. */
 typedef struct rf_tuned_row {
   char op[32], kernel[64];
   int class; /* index of a class of rf_tuned_class */
   rf_dtype dtype;
-  rf_blocks usual, best; /* usual: the default. best: all fields are 0 if the default is best. */
-  /* gain: median over rounds of the speed-up, as a fraction. spread: its interquartile range. */
+  /* usual: the default sizes. best: the best sizes; all fields are 0 if the default is best. */
+  rf_blocks usual, best;
+  /* gain: median over rounds of the speed-up, as a fraction. spread: interquartile range of this
+   * speed-up. */
   double gain, spread;
 } rf_tuned_row;
 /* Result of `rafter calibrate --tune`. */
 typedef struct rf_tuned {
-  char cpu[128]; /* CPU on which block sizes were tuned; "": none */
-  bool here;     /* true if this CPU is the tuned one; if false, the table is ignored */
-  int threads;   /* number of threads when tuning; the table is ignored for other numbers */
+  char cpu[128]; /* CPU on which block sizes were tuned; "": block sizes were not tuned */
+  bool here;     /* true if this CPU is the tuned CPU; if false, the table is ignored */
+  int threads;   /* number of threads during tuning; with another number, the table is ignored */
   int count;
   rf_tuned_row row[RF_TUNED_ROWS];
 } rf_tuned;
@@ -132,128 +137,138 @@ typedef struct rf_machine {
   char name[64];
   rf_machine_kind kind;
   char source[24];       /* "data-sheet", "detected", "calibrated", "file" */
-  char source_note[256]; /* where the figures come from */
+  char source_note[256]; /* text that says where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* peak FLOP/s of the vector units, if `flops` is of tiles; 0: as `flops`, or unknown */
+  /* peak FLOP/s of the vector units, if `flops` is the rate of tiles; 0: the same as `flops`, or
+   * unknown */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
-  double reserve_bytes;        /* bytes of memory_bytes that the runtime reserves */
-  /* bytes/s of reading, and of copying; in a data sheet, both are the memory bandwidth */
+  double reserve_bytes;        /* part of memory_bytes that the runtime reserves */
+  /* bytes/s of reading, and bytes/s of copying; a data sheet has the memory bandwidth for both */
   double read_bps, copy_bps;
   double launch_seconds; /* overhead of one op */
   double watts;          /* power of one busy chip; 0: unknown */
   /* the list price, or the price that rf_machine_set_price set; 0: unknown */
   double usd_per_chip_hour;
-  char price_tier[16]; /* "list", another tier, or "given" if the user gave an amount; "": no price */
+  /* tier of the price: "list", another tier, or "given" if the user gave an amount; "": no price */
+  char price_tier[16];
   int price_count;
-  rf_price price[RF_PRICE_TIERS]; /* all price tiers that have a source */
-  double vmem_bytes, vmem_bps;    /* vmem: on-chip memory that programs address; 0: none, or unknown */
-  /* rows and columns are rounded up to multiples of tile[0] and tile[1]; 0: not rounded */
+  rf_price price[RF_PRICE_TIERS]; /* list of all price tiers that have a source */
+  double vmem_bytes, vmem_bps;    /* vmem: memory on the chip that programs address; 0: none, or unknown */
+  /* rows and columns are rounded up to multiples of tile[0] and tile[1]; 0: they are not rounded */
   int tile[2];
-  double dcn_bps, dcn_hop_seconds; /* dcn: data-centre network; bytes/s out of one chip, and latency */
+  /* dcn: data-centre network. dcn_bps: bytes/s out of one chip. dcn_hop_seconds: latency. */
+  double dcn_bps, dcn_hop_seconds;
   /* pcie_bps: bytes/s in one direction between chip and host. host_bytes: the host's memory. */
   double pcie_bps, host_bytes;
-  int devices_per_chip; /* 1, or 2 devices that are joined with topology.die_bps */
-  bool by_device;       /* all figures are for one device, and `chips` counts devices */
+  /* number of devices of a chip: 1, or 2 devices that are joined with topology.die_bps */
+  int devices_per_chip;
+  bool by_device; /* true if all figures are for one device, and `chips` counts devices */
   rf_topology topology;
-  char edition[32]; /* edition of the data sheet's figures; "": the sheet itself */
+  char edition[32]; /* edition of the data sheet from which the figures come; "": the sheet itself */
   int shape_rank;   /* number of entries of `shape`; 0: one chip */
-  /* shape: the extents of the axes (TORUS), or the chips of a node and the number of nodes
-   * (SWITCH). slices: number of copies of this shape that the data-centre network joins. */
+  /* shape: the extents of the axes (TORUS), or the number of chips of a node and the number of
+   * nodes (SWITCH). slices: number of copies of this shape, which the data-centre network joins. */
   int shape[RF_TORUS_AXES], slices;
-  double efficiency_compute, efficiency_memory; /* fractions of the peaks, for machines without curves */
+  /* fractions of the peak rates that ops reach, for machines without curves */
+  double efficiency_compute, efficiency_memory;
   /* efficiency of grouped products (experts) as a fraction of efficiency_compute; 0: unknown */
   double efficiency_experts;
   /* efficiency of products with 8-bit operands, as a fraction of efficiency_compute; 0: unknown */
   double efficiency_eight_bits;
   char isa[16]; /* instruction-set level of a CPU */
-  /* RF_CALIBRATION when the figures were measured; 0: before this version, or not measured */
+  /* value of RF_CALIBRATION when the figures were measured; 0: before this version, or not
+   * measured */
   int calibration;
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
   rf_curve curve[RF_MAX_CURVES];
-  /* collectives that `rafter calibrate --network` measured; 0: none */
+  /* number of curves that `rafter calibrate --network` measured; 0: none */
   int exchange_count;
   rf_exchange_curve exchange[RF_EXCHANGE_CURVES];
-  bool guessed; /* rf_machine_as_chips made the chips: no link between them is measured */
+  bool guessed; /* true if rf_machine_as_chips made the chips, so that no link between them was measured */
   rf_tuned tuned;
 } rf_machine;
 
-/* Finds a machine. `spec` is "local", the path of a machine file, or a name of a data sheet.
- * "local" is the calibrated machine, or the detected machine without a calibration.
- * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the
- * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4), or nodes and the
- * chips per node (h100-sxm:4x8 has 4 nodes of 8 chips). SLICES is the number of such slices on the
- * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per
- * chip. */
+/* Finds a machine. Finds a machine. `spec` is "local", the path of a machine file, or the name of a
+ * data sheet. "local" is the calibrated machine. Without a calibration, it is the detected machine.
+ * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the data
+ * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4). For a machine with nodes, it
+ * is the number of nodes and of chips per node (h100-sxm:4x8 has 4 nodes of 8 chips). SLICES is the
+ * number of slices with this SHAPE on the data-centre network. `chips` becomes the product of SHAPE
+ * and SLICES. All other figures are still those of one chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
-/* The same for kernels of level `isa`: "local" is the machine as calibrated at this level. If no
- * such file exists, "local" is the machine as calibrated at the best level. */
+/* Like rf_machine_find, for kernels of level `isa`: "local" is the machine that was calibrated at
+ * this level. If no file for this level exists, "local" is the machine that was calibrated at the
+ * best level. */
 rf_status rf_machine_find_at(const char *spec, rf_isa isa, rf_machine *machine, rf_error *error);
-/* The data sheet `index` of data/machines.json; NULL after the last. It has the name, the title,
- * the editions, and the source of each figure. */
+/* Returns the data sheet number `index` of data/machines.json. Returns NULL after the last sheet. A
+ * data sheet has the name, the title, the editions, and the source of each figure. */
 const json_t *rf_machine_sheet(int index);
 /* Sets `text` to the suffix of a machine's name for this many chips: ":8x8x8" (as close to a
  * cube as the torus allows), ":4x8" (4 nodes of 8 chips at a switch), or "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* The chips in words: "2 nodes of 8 chips", "16 chips (4x4)" or "2 slices of 16 chips (4x4)". */
+/* Text that describes the chips: "2 nodes of 8 chips", "16 chips (4x4)" or "2 slices of 16 chips
+ * (4x4)". */
 const char *rf_machine_chips_text(const rf_machine *machine, char text[120]);
-/* Whether the nodes of SHAPE are larger or smaller than the nodes of the data sheet. Then `text` is
- * a sentence with both sizes. */
+/* True if the nodes of SHAPE are larger or smaller than the nodes of the data sheet. In this case,
+ * `text` gets a sentence with both sizes. */
 bool rf_machine_odd_node(const rf_machine *machine, char text[200]);
-/* Sets the price of a chip-hour: the name of a tier, or an amount in USD. Errors list the tiers. */
+/* Sets the price of a chip-hour. `text` is the name of a tier, or an amount in USD. Errors list the
+ * tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
-/* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
+/* Text with all prices, such as "list 2.70, committed 1.61". It is "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a slice with these extents, in any order, fits a pod. Errors call it `what`. */
+/* Checks that a slice with these extents fits in a pod. The order of the extents does not matter.
+ * Errors call it `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
-/* Treats each of the two devices of a chip as a chip: doubles the number of chips and halves
- * every figure. topology.die_bps joins the two devices. Does nothing if a chip is one device. */
+/* Counts each of the two devices of a chip as a chip. Doubles the number of chips, and halves every
+ * figure. topology.die_bps joins the two devices. Does nothing if a chip is one device. */
 void rf_machine_by_device(rf_machine *machine);
-/* Treats the machine, which is one chip, as `chips` chips that share its cores and its memory
- * equally. A compiler's plugin for CPUs has such devices. They are joined by the memory's
- * bandwidth, which is a guess (`guessed`), and no figure of the whole machine's ops (curves) holds
- * for one of them. */
+/* Changes a machine of one chip into `chips` chips, which share its cores and its memory equally. A
+ * compiler's plugin for CPUs has such devices. The memory's bandwidth joins these devices. This is
+ * a guess (`guessed`). The curves of the whole machine do not hold for one of these devices. */
 void rf_machine_as_chips(rf_machine *machine, int chips);
 /* Bytes/s of one chip into the data-centre network. On a GPU, this is the chip's part of its
  * node's bytes/s. 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* True if an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
-#define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
-/* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of
- * what is measured: raise it if a measured figure changes its meaning. In version 2, memory
- * bandwidth is the median of single passes. In version 3, products with an adapter's narrow matrix
- * count the FLOPs of whole vectors. */
+#define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the machine files that rafter writes */
+/* Field "calibration" of the files that `rafter calibrate` writes. Raise this number if a measured
+ * figure changes its meaning. In version 2, memory bandwidth is the median of single passes. In
+ * version 3, products with an adapter's narrow matrix count the FLOPs of whole vectors. */
 enum { RF_CALIBRATION = 3 };
-/* Whether figures of a calibration have another definition than RF_CALIBRATION. Then `text` is a
- * sentence that says so and what to do. */
+/* True if figures of a calibration have another definition than those of RF_CALIBRATION. In this
+ * case, `text` gets a sentence that says so, and says what to do. */
 bool rf_machine_old_calibration(const rf_machine *machine, char text[200]);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
-/* The file gets its name only when it is complete. */
+/* Writes a machine file. The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
 /* Describes this machine roughly, without measuring it. Sets `source` to "detected". */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
-/* True if this CPU has tiles for int8 and bf16 products and this process may use them. Asks the
- * system for permission, which tiles need because their registers are large. */
+/* True if this CPU has tiles for int8 and bf16 products, and if this process may use the tiles. The
+ * function asks the system for permission. Tiles need this permission because their registers are
+ * large. */
 bool rf_machine_has_tiles(void);
-/* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
+/* Name, family, model, stepping and L2 cache of this CPU. "" if they are unknown. */
 void rf_machine_cpu(char cpu[128]);
 /* The path where `rafter calibrate` stores the file of this machine:
  * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. A lower level of `--cpu` has a
  * file of its own, such as HOST.avx2.json. */
 void rf_machine_local_path(rf_isa isa, char path[4096]);
-/* The same for `rafter calibrate --network` with this many ranks of MPI: HOST.8-ranks.json. */
+/* Like rf_machine_local_path, for `rafter calibrate --network` with this number of ranks of MPI:
+ * HOST.8-ranks.json. */
 void rf_machine_ranks_path(rf_isa isa, int ranks, char path[4096]);
 
-/* One dimension of a group of chips on a torus: `extent` chips that are `stride` links apart. A
- * ring with `wraps` closes, so it uses both directions. */
+/* One dimension of a group of chips on a torus. It has `extent` chips that are `stride` links
+ * apart. If `wraps` is true, the ring closes, so it uses both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
@@ -263,45 +278,48 @@ typedef struct rf_group {
   int chips; /* number of chips in the group */
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  /* bytes/s, and latency in seconds, of one link (TORUS) or out of one chip (SWITCH) */
+  /* bytes/s and latency in seconds, of one link (TORUS) or out of one chip (SWITCH) */
   double oneway_bps, hop_seconds;
-  int inside, nodes; /* SWITCH. inside: the group's chips in one node. nodes: number of nodes. */
-  double node_bps;   /* SWITCH: the group's part of the bytes/s out of a node */
-  int slices;        /* number of slices, joined by the data-centre network */
+  /* For SWITCH. inside: number of the group's chips in one node. nodes: number of nodes. */
+  int inside, nodes;
+  double node_bps; /* for SWITCH: the group's part of the bytes/s out of a node */
+  int slices;      /* number of slices, which the data-centre network joins */
   double dcn_bps, dcn_hop_seconds;
   bool die; /* true if the group uses the link between the two devices of a chip */
   double die_bps;
-  /* fraction of the links' bandwidth that transfers reach; callers multiply by it */
+  /* fraction of the links' bandwidth that transfers reach; callers multiply the bandwidth by it */
   double fraction;
-  uint32_t resources; /* links in use: bit i is torus axis i; other bits are RF_RESOURCE_* */
+  uint32_t resources; /* bits of the links in use: bit i is torus axis i; other bits are RF_RESOURCE_* */
 } rf_group;
 enum { RF_RESOURCE_SWITCH = 1 << 8, RF_RESOURCE_NODE = 1 << 9 };
 enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 
 /* Sets `group` to the chips along these mesh axes. Inner mesh axes use neighbouring chips. If
- * possible, a mesh axis uses complete torus axes. The `slice` axis uses the data-centre network.
- * If the machine is `by_device`, one mesh axis joins the two devices of a chip: the pinned axis,
- * or else the innermost even one. RAFTER_INVALID: the mesh and the machine differ in chips, or
- * the bandwidth of the links is unknown. */
+ * possible, a mesh axis uses complete torus axes. The `slice` axis uses the data-centre network. If
+ * the machine is `by_device`, one mesh axis joins the two devices of a chip. This is the pinned
+ * axis. Without a pinned axis, it is the innermost axis with an even extent. RAFTER_INVALID: the
+ * mesh and the machine have different numbers of chips, or the bandwidth of the links is
+ * unknown. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
-/* Sets `group` to these extents along the network's axes (SWITCH: chips of a node, then nodes).
- * `wrap` is 1 if axes close to rings, 0 if not, and -1 to use the machine's rule. */
+/* Sets `group` to a group with these extents along the network's axes (SWITCH: chips of a node,
+ * then nodes). `wrap` is 1 if axes close to rings, 0 if not, and -1 to use the machine's rule. */
 rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
                           rf_error *error);
-/* Seconds of a collective. docs/planning.md has the formulas.
- * `whole_bytes`: all-gather: the gathered array. Reduce-scatter and all-reduce: the input of one
- * member. All-to-all: the input of all members. Permute: one message.
- * `literature`: omits the factor (X-1)/X of rings, as books do.
- * `latency`: gets the latency alone; may be NULL. */
+/* Seconds of a collective. docs/planning.md has the formulas. `whole_bytes` are the bytes of an
+ * array. For an all-gather, it is the gathered array. For a reduce-scatter or an all-reduce, it is
+ * the input of one member. For an all-to-all, it is the input of all members. For a permute, it is
+ * one message. If `literature` is true, the formulas omit the factor (X-1)/X of rings, as books do.
+ * *latency gets only the latency. `latency` may be NULL. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
-/* The same on this machine: by its measured curves if it has one for this collective and group
- * (exchange.c), otherwise by the formulas and the fraction of the links that transfers reach. */
+/* Like rf_collective_seconds, for this machine. If the machine has measured curves for this
+ * collective and group (exchange.c), they give the seconds. Otherwise the formulas do, with the
+ * fraction of the links that transfers reach. */
 double rf_machine_exchange_seconds(const rf_machine *machine, const rf_group *group, rf_collective kind,
                                    rf_dtype dtype, double whole_bytes, double *latency);
-/* Seconds that a collective takes from a rank's cores if the rank computes meanwhile, by its
- * measured times; -1: not measured. */
+/* Seconds that a collective takes from a rank's cores if the rank computes meanwhile. They come
+ * from measured times. -1: not measured. */
 double rf_machine_exchange_core(const rf_machine *machine, const rf_group *group, rf_collective kind,
                                 rf_dtype dtype, double whole_bytes);
 

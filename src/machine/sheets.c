@@ -1,4 +1,5 @@
-/* sheets.c - the built-in data sheets, and the look-up of a machine by a typed name. */
+/* sheets.c - the built-in data sheets, and the search for a machine by the name that a user
+ * types. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -11,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The program contains data/machines.json, so it works without that file. The build sets
- * RF_DATA_DIR to the absolute path of data/, and rebuilds this file when the JSON changes. */
+/* The program contains the text of data/machines.json. So it works without that file. The build
+ * sets RF_DATA_DIR to the absolute path of data/, and rebuilds this file when the JSON changes. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -32,7 +33,8 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* Reports no error: the JSON is part of the program, and a unit test reads every row. */
+/* The function reports no error, because the JSON is part of the program, and a unit test reads
+ * every row. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);
@@ -61,8 +63,8 @@ static rf_status with_edition(const json_t *row, const char *edition, json_t **s
   return RAFTER_OK;
 }
 
-/* Names that clouds and other programs use. The number after the last '-' of such a name counts
- * chips or, where the row ends with '/', cores. A chip has two cores. */
+/* Names of machines that clouds and other programs use. The number after the last '-' of such a
+ * name counts chips. In rows that end with '/', it counts cores. A chip has two cores. */
 static const rf_synonym MACHINE_SYNONYMS[] = {
     {"h100", "h100-sxm"},  {"a100", "a100-80g"},     {"rtx4090", "rtx-4090"}, {"4090", "rtx-4090"},
     {"v5e", "tpu-v5e"},    {"v5litepod", "tpu-v5e"}, {"v5lite", "tpu-v5e"},   {"tpu-v5e", "tpu-v5e"},
@@ -70,7 +72,8 @@ static const rf_synonym MACHINE_SYNONYMS[] = {
     {"tpu7x", "tpu-v7x"},  {"v5p", "tpu-v5p/"},      {"tpu-v5p", "tpu-v5p/"}, {"v4", "tpu-v4/"},
     {"tpu-v4", "tpu-v4/"}, {"v3", "tpu-v3/"},        {"tpu-v3", "tpu-v3/"},   {NULL, NULL}};
 
-/* Writes the machine that `spec` of another program means to `meant`; "" if it is not known. */
+/* If `spec` is a machine's name in another program, writes the machine's name in rafter to `meant`.
+ * Otherwise writes "". */
 static void machine_meant(const char *spec, char meant[64]) {
   char name[64];
   snprintf(name, sizeof name, "%.63s", spec);
@@ -117,7 +120,7 @@ done:
   return status;
 }
 
-/* The file of this host, whose name ends with `suffix`. */
+/* The path of a file of this host. The name of the file ends with `suffix`. */
 static void path_of(rf_isa isa, const char *suffix, char path[4096]) {
   char host[256] = "", level[32] = "";
   if (isa != rf_isa_detect()) snprintf(level, sizeof level, ".%s", rf_isa_name(isa));

@@ -4,15 +4,17 @@
 #include "machine/tiles.h"
 enum { LANES = 128, SUBLANES = 8, MAX_1D = 1024, SCALAR_BYTES = 512 };
 
-/* The smallest power of two that is at least n. If n is above `most`, returns `most`. */
+/* The smallest power of two that is at least n. If n is above `most`, the function returns
+ * `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
   int64_t p = 1;
   while (p < n && p < most) p *= 2;
   return p;
 }
 
-/* Rounds the second-to-last dimension `n` up to whole tiles. A short dimension has tiles with fewer
- * rows: a power of two, and at least `pack`, the number of rows that share a 32-bit word. */
+/* Rounds the second-to-last dimension `n` up to whole tiles. If the dimension is short, its tiles
+ * have fewer rows. This number is a power of two, and is at least `pack`, the number of rows that
+ * share a 32-bit word. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

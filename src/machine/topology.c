@@ -1,4 +1,4 @@
-/* topology.c - reads the figures of the network between chips from a machine file. Also parses
+/* topology.c - reads the figures of the network between chips from a machine file. It also parses
  * the shape that a user appends to a machine's name. */
 #include "machine/parts.h"
 
@@ -32,7 +32,8 @@ static rf_status whole(const json_t *object, const char *key, int64_t least, int
   return rf_json_int_or(object, key, where, least, most, *value, value, error);
 }
 
-/* Reads a list of at most `capacity` integers into `out`. Sets *count to the length of the list. */
+/* Reads a list of integers into `out`. The list has at most `capacity` entries. Sets *count to the
+ * length of the list. */
 static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count,
                          const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key);
@@ -130,7 +131,7 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
     strcpy(machine->price_tier, machine->price[i].tier);
     return RAFTER_OK;
   }
-  /* A machine file with a single price has no list of tiers. */
+  /* A machine file with only one price has no list of tiers. */
   if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
@@ -187,7 +188,7 @@ static void set_whole(json_t *object, const char *key, int64_t value) {
   if (value > 0) json_object_set_new(object, key, json_integer(value));
 }
 
-/* Appends the shape as --on takes it. */
+/* Appends the shape in the form that --on accepts. */
 static void put_shape(const rf_machine *m, char *text, size_t capacity) {
   if (m->topology.form == RF_NETWORK_SWITCH && m->shape_rank == 2)
     rf_text_append(text, capacity, "%dx%d", m->shape[1], m->shape[0]);
@@ -282,7 +283,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent) {
                         (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
 }
 
-/* Reads the integer at *at and moves *at past it. */
+/* Reads the integer at *at, and moves *at to the character after it. */
 static bool take_number(const char **at, int *value) {
   char *end;
   if (**at < '0' || **at > '9') return false;
@@ -328,8 +329,9 @@ rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, 
   return RAFTER_OK;
 }
 
-/* Changes a shape as users write it to the order of rf_machine.shape: chips of a node, nodes. Users
- * write nodes first, as Slurm, torchrun and NCCL do. One number is a number of chips. */
+/* Changes a shape from the order of users to the order of rf_machine.shape, which is chips of a
+ * node, then nodes. Users write the number of nodes first, as Slurm, torchrun and NCCL do. If the
+ * shape is one number, it is the number of chips. */
 static rf_status nodes_of(const rf_machine *m, const char *text, int shape[RF_TORUS_AXES], int *rank,
                           rf_error *error) {
   const rf_topology *t = &m->topology;
@@ -353,7 +355,8 @@ static rf_status nodes_of(const rf_machine *m, const char *text, int shape[RF_TO
   return RAFTER_OK;
 }
 
-/* A hint for a shape that no pod has: the most nearly square shape with as many chips. */
+/* Writes a hint for a shape that no pod has. The hint is the shape with the same number of chips
+ * that is closest to a square. */
 static void suggest(const rf_machine *m, const int *shape, int rank, char *hint, size_t capacity) {
   char best[80];
   int64_t chips = 1, found = 1;
@@ -459,7 +462,8 @@ void rf_machine_as_chips(rf_machine *m, int chips) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses extents for this many chips, nearly a cube. Returns false if the pod is too small. */
+/* Chooses extents for this number of chips. The shape is nearly a cube. Returns false if the pod is
+ * too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

@@ -1,5 +1,5 @@
-/* tuned.c - block sizes of products that were tuned on one CPU: the shape classes, the JSON in a
- * machine file, and the choice for an op. */
+/* tuned.c - block sizes of products that were tuned on one CPU. It has the shape classes, the JSON
+ * in a machine file, and the choice for an op. */
 #include "machine/tuned.h"
 
 #include "machine/parts.h"
@@ -15,14 +15,15 @@ static const struct {
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
 /* Bounds between shape classes. ROWS_*: numbers of rows of the product's first input. WEIGHTS_*:
- * numbers of elements of its second input. */
+ * numbers of elements of the product's second input. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",
     "rows<=512 weights<=1Mi", "rows<=512 weights<=4Mi", "rows<=512 weights>4Mi",
     "rows>512 weights<=1Mi",  "rows>512 weights<=4Mi",  "rows>512 weights>4Mi",
 };
-enum { SIDE_MIN = 256 }; /* tuning measured no matrix with a smaller dimension, such as an adapter's */
+/* tuning measured no matrix with a smaller dimension, such as the matrix of an adapter */
+enum { SIDE_MIN = 256 };
 
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";

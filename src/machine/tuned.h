@@ -5,20 +5,23 @@
 #include "base/json.h"
 #include "machine/machine.h"
 
-/* A product with at most this many rows does not pack its weights and has no blocks to tune. */
+/* A product with at most this number of rows does not pack its weights. So it has no blocks to
+ * tune. */
 enum { RF_FEW_ROWS = 16 };
 
-/* The shape class of a product, from its rows and its weight's size. -1: no blocks to tune. */
+/* The shape class of a product. The number of rows and the size of the weight decide the class. -1:
+ * the product has no blocks to tune. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);
-/* The tuned block sizes for this op and kernel. If all sizes are 0, the kernel uses its default. */
+/* Returns the tuned block sizes for this op and kernel. If all sizes are 0, the kernel uses its
+ * default. */
 rf_blocks rf_tuned_blocks(const rf_tuned *tuned, const rf_graph *graph, const rf_op *op, const char *kernel,
                           int threads);
 
-/* Reads the object "tuned" of a machine file. The object may be missing. */
+/* Reads the object "tuned" of a machine file. The object may be missing in the file. */
 rf_status rf_tuned_parse(const json_t *object, const char *where, rf_tuned *tuned, rf_error *error);
-/* The object "tuned" for a machine file. */
+/* Makes the object "tuned" for a machine file. */
 json_t *rf_tuned_json(const rf_tuned *tuned);
 
 #endif

@@ -145,7 +145,7 @@ typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* True if ROWS[row] is measured. products for gradients always have many rows */
+/* True if ROWS[row] is measured. Products for gradients always have many rows. */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
   return (ROWS[row].quick || !quick) && (!is_transposed(how) || ROWS[row].rows >= 128);
 }

@@ -25,7 +25,7 @@
 
 enum { PATH_BYTES = 4300 };
 
-/* Removes DONE first, so that a partly removed folder is not a complete checkpoint. */
+/* Removes DONE first, so that a folder that is only partly removed is not a complete checkpoint. */
 static void remove_folder(const char *folder) {
   char path[PATH_BYTES + 400];
   snprintf(path, sizeof path, "%s/DONE", folder);
@@ -33,14 +33,14 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges both names, so that there
- * is a complete checkpoint at any time. */
+/* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges the names of both
+ * folders. So a complete checkpoint exists at any time. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&
       !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
     return remove_folder(part), RAFTER_OK;
-  if (errno == EINVAL || errno == ENOSYS) { /* this file system cannot exchange names */
+  if (errno == EINVAL || errno == ENOSYS) { /* this file system cannot exchange the names of two folders */
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
   }
@@ -93,8 +93,8 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   return status;
 }
 
-/* Saves the tokenizer and the chat template with the weights. A model without tokenizer files uses
- * the byte tokenizer, unless it was trained on shards with other ids. */
+/* Saves the tokenizer and the chat template next to the weights. A model without tokenizer files
+ * uses the byte tokenizer, unless it was trained on shards with ids of another tokenizer. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
@@ -111,7 +111,8 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
-/* Sets `base` to the base model of an adapter: the path of its weights or, without it, its name. */
+/* Sets `base` to the base model of an adapter. This is the path of its weights or, without a path,
+ * its name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
   if (!weights || !*weights || !realpath(weights, base))
@@ -125,7 +126,7 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
   return rf_adapter_base_check(base, error);
 }
 
-/* Saves the full model. For LoRA, saves only the adapters and the name of their base model. */
+/* Saves the full model. With LoRA, saves only the adapters and the name of their base model. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
   char base[PATH_BYTES];
@@ -135,14 +136,14 @@ static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error
   return rf_adapter_write(folder, &t->settings.model, params, base, master_values, t, error);
 }
 
-/* The small files, which host 0 writes. */
+/* Writes the small files. Only host 0 does this. */
 static rf_status save_small(rf_trainer *t, const char *part, rf_error *error) {
   RF_TRY(save_tokenizer(t, part, error));
   RF_TRY(save_state(t, part, error));
   return t->save_more ? t->save_more(t->more, part, error) : RAFTER_OK;
 }
 
-/* DONE is written last, because it means that all other files are on the disk. */
+/* DONE is written last, because it means that all other files are complete on the disk. */
 static rf_status complete(const char *part, const char *folder, const rf_run_hash *known, int count,
                           rf_error *error) {
   char path[PATH_BYTES + 32];
@@ -160,7 +161,7 @@ static rf_status end_part(const char *part, rf_status status) {
   return status;
 }
 
-/* Host 0 writes all files, and the other hosts serve. */
+/* Saves a checkpoint that host 0 writes alone, while the other hosts serve. */
 static rf_status save_alone(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES] = "";
@@ -174,7 +175,7 @@ done:
   return rf_run_served(t->run, end_part(part, status), error);
 }
 
-/* In host 0, makes the folder in which all ranks write. `path`: its absolute path. */
+/* Makes the folder in which all ranks write. Only host 0 does this. `path`: its absolute path. */
 static rf_status make_part(const char *folder, char part[PATH_BYTES], char path[PATH_BYTES],
                            rf_error *error) {
   RF_TRY(rf_make_sibling_folder(folder, part, PATH_BYTES, error));
@@ -182,8 +183,8 @@ static rf_status make_part(const char *folder, char part[PATH_BYTES], char path[
   return RF_FAIL(error, RAFTER_FAILED, "choose another folder with --out", "cannot use the folder %s", part);
 }
 
-/* True if every rank can write to the folder of host 0: the ranks share a disk. Each rank compares
- * the inode of the folder, because another disk may have a folder of the same name. */
+/* True if every rank can write to the folder of host 0, because the ranks share a disk. Each rank
+ * compares the inode of the folder, because another disk may have a folder with the same name. */
 static rf_status see_folder(rf_trainer *t, char path[PATH_BYTES], bool *shared, rf_error *error) {
   struct stat info;
   uint64_t number = stat(path, &info) ? 0 : (uint64_t)info.st_ino, mine;
@@ -196,7 +197,7 @@ static rf_status see_folder(rf_trainer *t, char path[PATH_BYTES], bool *shared, 
   return RAFTER_OK;
 }
 
-/* Each rank writes its own shards, and host 0 the rest. */
+/* Each rank writes its own shards, and host 0 writes the other files. */
 static rf_status save_shards(rf_trainer *t, const char *part, const char *folder, rf_error *error) {
   const bool first = rf_run_host(t->run) == 0;
   rf_run_hash hashed[RF_SHARD_KINDS] = {0};
@@ -263,7 +264,7 @@ bool rf_checkpoint_any(const char *run_folder) {
 
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
-  for (;;) { /* remove the oldest checkpoint until `keep` remain */
+  for (;;) { /* removes the oldest checkpoints until `keep` checkpoints remain */
     long long oldest = -1;
     int complete = 0;
     char oldest_path[PATH_BYTES + 300] = "";

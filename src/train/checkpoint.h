@@ -1,10 +1,10 @@
 /* checkpoint.h - saves a training run in a folder that other tools can load, and resumes the run
  * with bit-identical results.
  *
- *   `config.json`, `model.safetensors`: the f32 masters, with the published names of the model.
- *   With several ranks that share a disk, each writes a shard, and there is an index.
- *   LoRA instead: `adapter_config.json`, `adapter_model.safetensors`, in PEFT's format.
- *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32; with shards as for the weights.
+ *   `config.json`, `model.safetensors`: the f32 masters, with the published names of the weights.
+ *   If several ranks share a disk, each rank writes a shard, and rank 0 also writes an index.
+ *   With LoRA, `adapter_config.json` and `adapter_model.safetensors` in PEFT's format replace them.
+ *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32, with the shards of the weights.
  *   `state.json`: step, tokens, loader counters, digests of the data.
  *   `DONE`: the hash of each file, written last. A folder without `DONE` is not a checkpoint. */
 #ifndef RF_CHECKPOINT_H
@@ -12,21 +12,23 @@
 
 #include "train/train.h"
 
-/* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, such as a full
- * disk. Then the temporary folder is removed. With several hosts, all call this function. Ranks
- * that share a disk write their shards; otherwise host 0 writes. */
+/* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, for example
+ * because the disk is full. After such an error, the temporary folder is removed. With several
+ * hosts, all hosts call this function. Ranks that share a disk write their shards. Otherwise host 0
+ * writes all files. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
-/* Before the first step, checks that checkpoints can be written. RAFTER_FAILED: an adapter's base
+/* Checks, before the first step, that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);
-/* Loads weights, moments, step number and loader state. RAFTER_FAILED: the checkpoint is incomplete,
- * damaged or for another model, or the data has changed. */
+/* Loads weights, moments, step number and loader state. RAFTER_FAILED: the checkpoint is
+ * incomplete, damaged or for another model, or the data is not the data of the run. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Sets `folder` to the newest complete checkpoint in `run_folder`. `run_folder` may itself be a
  * checkpoint. RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
-/* Removes all complete checkpoints except the newest `keep`, and the remains of interrupted saves.
- * Never removes the checkpoint of step `saved`. If `keep` is 0, all checkpoints stay. */
+/* Removes all complete checkpoints except the newest `keep`. Also removes the remains of
+ * interrupted saves. Never removes the checkpoint of step `saved`. If `keep` is 0, no checkpoint is
+ * removed. */
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error);
 /* True if a folder is a run or a checkpoint. */
 bool rf_checkpoint_any(const char *run_folder);

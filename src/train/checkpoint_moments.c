@@ -45,7 +45,7 @@ static rf_status load_moment(const rf_trainer *t, int tensor, const rf_stored *s
     RF_TRY(rf_stored_read(stored, at, n, block, error));
     RF_TRY(rf_run_write(t->run, 0, tensor, at * 4, block, n * 4, error));
   }
-  rf_map_unneeded(stored->data, (size_t)stored->bytes); /* a rank keeps its parts only */
+  rf_map_unneeded(stored->data, (size_t)stored->bytes); /* each rank keeps only its own parts */
   return RAFTER_OK;
 }
 

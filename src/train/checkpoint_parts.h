@@ -10,17 +10,19 @@
 rf_status rf_moments_save(const rf_trainer *trainer, const char *folder, rf_error *error);
 rf_status rf_moments_load(const rf_trainer *trainer, const char *folder, rf_error *error);
 
-/* The moments m and v of all trained parameters: m, v of the first parameter, then of the next. */
+/* The moments m and v of all trained parameters, in this order: m and v of the first parameter,
+ * then of the next. */
 typedef struct rf_moments {
-  rf_pool *pool; /* memory of the arrays and names */
+  rf_pool *pool; /* memory for the arrays and names */
   rf_stored *stored;
   int *tensor, count;
 } rf_moments;
-rf_moments rf_moments_list(const rf_trainer *trainer); /* the caller frees the pool */
+rf_moments rf_moments_list(const rf_trainer *trainer); /* Lists the moments. The caller frees the pool. */
 
-/* Writes weights and moments as shards: every rank writes one file of each, which is on its disk
- * when the function returns. All ranks call it, and all get the failure of any of them. hashed[0]
- * and hashed[1] get the hashes of the files of this rank; their names are "" if it has none. */
+/* Writes weights and moments as shards. Every rank writes one file of each. The rank's files are on
+ * its disk when the function returns. All ranks call this function, and all get the failure of any
+ * rank. hashed[0] and hashed[1] get the hashes of the files of this rank. Their names are "" if the
+ * rank has no files. */
 enum { RF_SHARD_KINDS = 2 };
 rf_status rf_shards_save(rf_trainer *trainer, const char *folder, rf_run_hash hashed[RF_SHARD_KINDS],
                          rf_error *error);

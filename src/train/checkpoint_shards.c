@@ -1,7 +1,7 @@
 /* checkpoint_shards.c - the weights and moments of a checkpoint, which all ranks write at the same
  * time. Each tensor is whole in the file of one rank. The ranks go through the files in rounds. In
  * a round, each rank gets the next block of its file from the ranks that have the parts, and writes
- * it. So a rank holds its own parts and one block. */
+ * the block. So a rank holds only its own parts and one block. */
 #include "train/checkpoint_parts.h"
 
 #include "formats/shards.h"
@@ -13,31 +13,31 @@
 
 enum { PATH_BYTES = 4400, BLOCK_VALUES = 1 << 20, ROUNDS = 64 };
 
-/* One file of each rank. */
+/* The files of a checkpoint: each rank has one. */
 typedef struct shards {
   rf_trainer *trainer;
   const char *folder;
-  int hosts, mine, files; /* ranks with a number of `files` or more have no file */
-  /* The next block of a rank's file; false: there is none. */
+  int hosts, mine, files; /* number of files; a rank whose number is `files` or more has no file */
+  /* Finds the next block of a rank's file. Returns false if the file is complete. */
   bool (*next)(struct shards *shards, int host, rf_run_block *block);
-  /* Writes the last block of this rank. */
+  /* Writes the block that this rank got last. */
   rf_status (*put)(struct shards *shards, const float *values, rf_error *error);
-  /* Completes the file of this rank. Rank 0 writes the index too. */
+  /* Completes the file of this rank. Rank 0 also writes the index. */
   rf_status (*end)(struct shards *shards, rf_run_hash *hashed, rf_error *error);
-  int64_t room; /* values of the largest block */
+  int64_t room; /* number of values of the largest block */
   float *values;
   rf_run_block *block; /* (hosts) */
   /* weights */
   rf_weights_writer *weights;
   rf_weights_cursor *cursor; /* (hosts) */
-  rf_weights_block last;     /* the last block of this rank */
+  rf_weights_block last;     /* the block that this rank got last */
   /* moments */
   rf_moments moments;
   rf_tensor_writer *out;
   int *file;       /* (moments) */
-  int *moment;     /* (hosts): the moment of the next block */
+  int *moment;     /* for each host: number of the moment that has the next block */
   int64_t *at;     /* (hosts): its first value */
-  int64_t written; /* values of the last block of this rank */
+  int64_t written; /* number of values of the block that this rank got last */
 } shards;
 
 static shards shards_of(rf_trainer *t, const char *folder) {
@@ -54,9 +54,9 @@ static rf_status make_room(shards *s, rf_error *error) {
   return s->block && s->values ? RAFTER_OK : no_memory(s, error);
 }
 
-/* Writes all files. If this rank cannot write (status), it still sends its parts to the other ranks
- * until all of them know of the failure. Returns RAFTER_OK if another rank has failed:
- * rf_run_settle says so. */
+/* Writes all files. If this rank cannot write (status), it still sends its parts to the other
+ * ranks, until all ranks know of the failure. Returns RAFTER_OK also if another rank has failed,
+ * because rf_run_settle reports that failure. */
 static rf_status exchange(shards *s, rf_status status, bool *complete, rf_error *error) {
   rf_run *run = s->trainer->run;
   *complete = true;
@@ -77,7 +77,7 @@ static rf_status exchange(shards *s, rf_status status, bool *complete, rf_error 
   }
 }
 
-/* `status`: whether this rank is ready. */
+/* `status`: RAFTER_OK if this rank is ready to write. */
 static rf_status write_files(shards *s, rf_status status, rf_run_hash *hashed, rf_error *error) {
   bool complete;
   if (status == RAFTER_OK) status = make_room(s, error);
@@ -189,7 +189,7 @@ static rf_status end_moments(shards *s, rf_run_hash *hashed, rf_error *error) {
   return rf_shard_index_write(index, s->folder, bytes, error);
 }
 
-/* Opens the file of this rank, with the moments that belong to it. */
+/* Opens the file of this rank, and chooses the moments that belong to the file. */
 static rf_status open_file(shards *s, rf_error *error) {
   const rf_moments *m = &s->moments;
   char name[RF_SHARD_NAME], path[PATH_BYTES];

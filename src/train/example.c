@@ -56,7 +56,7 @@ void rf_example_free(rf_example *example) {
   *example = (rf_example){0};
 }
 
-/* Opens reader->chat. If the model has no template, reader->chat stays NULL. */
+/* Opens reader->chat. If the model has no chat template, reader->chat stays NULL. */
 rf_status rf_row_seek_chat(rf_example_reader *reader, rf_error *error) {
   const char *template = reader->options.template ? reader->options.template : "",
              *folder = reader->options.model_folder;
@@ -106,9 +106,9 @@ void rf_row_reserve_mask(rf_example *example) {
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
 }
 
-/* Masks the tokens that overlap a range of bytes of the text. Compares each token's bytes with the
- * text to find its position. If the tokenizer normalizes text, tokens and text may differ. Then
- * returns false. */
+/* Masks the tokens that overlap a range of bytes of the text. Compares the bytes of each token with
+ * the text to find the position of the token. If the tokenizer normalizes text, tokens and text may
+ * differ. Then returns false. */
 static bool mask_by_running(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
@@ -118,7 +118,7 @@ static bool mask_by_running(const rf_tokenizer *tokenizer, const char *text, siz
     if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) {
       if (!piece.bytes || piece.at[0] != ' ') return false;
       piece.at++;
-      piece.bytes--; /* Some tokenizers insert a space at the start. */
+      piece.bytes--; /* Some tokenizers insert a space at the start of a text. */
       if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) return false;
     }
     while (r < count && range[r].last <= at) r++;
@@ -128,8 +128,8 @@ static bool mask_by_running(const rf_tokenizer *tokenizer, const char *text, siz
   return at == bytes;
 }
 
-/* Counts the first tokens of `whole` that also begin the encoding of the text's first `bytes`
- * bytes. */
+/* Counts the tokens at the start of `whole` that also begin the encoding of the first `bytes` bytes
+ * of the text. */
 static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                                const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};
@@ -156,7 +156,7 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
   return RAFTER_OK;
 }
 
-/* A fixed date for chat templates that print the date, so that every run has the same tokens. */
+/* A fixed date, for chat templates that print the date. So every run has the same tokens. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
 
 static int64_t assistant_turns(const json_t *messages) {
@@ -170,7 +170,8 @@ static int64_t assistant_turns(const json_t *messages) {
   return turns;
 }
 
-/* The first `given` assistant turns belong to the prompt, so the loss does not count them. */
+/* The first `given` turns of the assistant belong to the prompt, so the loss does not count
+ * them. */
 static rf_status read_conversation(rf_example_reader *reader, const json_t *messages, const json_t *tools,
                                    int64_t given, rf_example *example, rf_error *error) {
   rf_rendered rendered;
@@ -198,7 +199,7 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
     count -= given;
   }
   RF_GO(rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids,
-                            error)); /* the template writes the special tokens */
+                            error)); /* the chat template writes the special tokens */
   status = mask_ranges(tokenizer, rendered.text, rendered.bytes, range, count, example, error);
 done:
   rf_rendered_free(&rendered);
@@ -225,8 +226,8 @@ static rf_status read_messages(rf_example_reader *reader, rf_row_place place, co
   return status == RAFTER_OK ? status : rf_row_located(place, error);
 }
 
-/* Tokenizes prompt and completion as one text, as TRL does. The completion begins at the first
- * token that is not also a token of the prompt alone. */
+/* Tokenizes prompt and completion together as one text, as TRL does. The completion begins at the
+ * first token that the prompt alone does not have. */
 rf_status rf_row_join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;

@@ -1,5 +1,5 @@
-/* example_two.c - splits a row of preferences into a prompt and two answers, and reads both as
- * tokens. */
+/* example_two.c - splits a row of preferences into a prompt and two answers, and reads the prompt
+ * with each answer as tokens. */
 #define _GNU_SOURCE
 #include "train/example_parts.h"
 
@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The parts of a row with two answers: all are texts, lists of messages, or lists of ids. */
+/* The parts of a row with two answers. All parts are texts, or all are lists of messages, or all
+ * are lists of ids. */
 typedef struct row_parts {
   json_t *prompt, *answer[2];
-  bool plain; /* the texts are whole: no chat template */
+  bool plain; /* true if no chat template renders the texts */
 } row_parts;
 
 static void free_parts(row_parts *parts) {
@@ -34,7 +35,8 @@ static json_t *slice(const json_t *list, size_t first, size_t last) {
   return part;
 }
 
-/* Splits two whole conversations: the messages at the start that both have are the prompt. */
+/* Splits two whole conversations. The prompt is the list of messages with which both conversations
+ * start. */
 static void split_messages(const json_t *const whole[2], row_parts *parts) {
   size_t n[2] = {json_array_size(whole[0]), json_array_size(whole[1])}, most = n[0] < n[1] ? n[0] : n[1],
          same = 0;
@@ -44,8 +46,8 @@ static void split_messages(const json_t *const whole[2], row_parts *parts) {
   for (int i = 0; i < 2; i++) parts->answer[i] = slice(whole[i], same, n[i]);
 }
 
-/* Splits two whole texts before their first different character. As in TRL, a space before it
- * belongs to the answers. */
+/* Splits two whole texts before their first different character. As in TRL, a space before this
+ * character belongs to the answers. */
 static void split_texts(const json_t *const whole[2], row_parts *parts) {
   const char *text[2] = {json_string_value(whole[0]), json_string_value(whole[1])};
   size_t n[2] = {json_string_length(whole[0]), json_string_length(whole[1])}, same = 0;
@@ -69,8 +71,8 @@ static rf_status no_prompt(const rf_example_reader *reader, rf_row_place place, 
       (long long)place.line, reader->names[RF_ROW_PROMPT], reader->names[RF_ROW_MESSAGES]);
 }
 
-/* Answers that are lists of messages. Without a prompt of messages, both may be whole
- * conversations. */
+/* Reads answers that are lists of messages. If the row has no prompt of messages, both answers may
+ * be whole conversations. */
 static rf_status split_lists(const rf_example_reader *reader, rf_row_place place, json_t *prompt,
                              json_t *messages, json_t *const answer[2], row_parts *parts, rf_error *error) {
   const json_t *const whole[2] = {answer[0], answer[1]};
@@ -136,7 +138,7 @@ static rf_status part_row(const rf_example_reader *reader, rf_row_place place, c
                                   : split_strings(reader, place, prompt, messages, answer, parts, error);
 }
 
-/* True if an answer has no text and no call of a tool. */
+/* True if an answer has no text and calls no tool. */
 static bool says_nothing(const json_t *answer) {
   size_t i;
   const json_t *message;

@@ -9,8 +9,8 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   int half = 1;
   while ((INT64_C(1) << (2 * half)) < count) half++;
   uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
-  /* The Feistel network permutes [0, 4^half). Repeating it until the result is below `count` gives
-   * a permutation of [0, count). */
+  /* The Feistel network permutes [0, 4^half). This mapping is repeated until the result is below
+   * `count`. So it gives a permutation of [0, count). */
   do {
     uint64_t left = x >> half, right = x & mask;
     for (uint64_t round = 0; round < 4; round++) {
@@ -25,7 +25,8 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`. If the last colon has no number, it belongs to the name (random:seed=0). */
+/* Splits `FILE:WEIGHT`. If no number follows the last colon, the colon belongs to the name
+ * (random:seed=0). */
 static double split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;
@@ -39,7 +40,7 @@ rf_status rf_loader_check(const char *data, const rf_source_options *options, in
                           rf_error *error) {
   rf_status status = RAFTER_OK;
   *converted = 0;
-  for (int pass = 0; pass < 2 && status == RAFTER_OK; pass++) { /* first, all files must exist */
+  for (int pass = 0; pass < 2 && status == RAFTER_OK; pass++) { /* the first check is that all files exist */
     char *copy = strdup(data ? data : ""), *rest = copy;
     if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while checking the data");
     for (char *spec; status == RAFTER_OK && (spec = strsep(&rest, ",")) != NULL;) {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* State while the files of a set are read. */
+/* State of the reader while it reads the files of a set. */
 typedef struct reading {
   const rf_source_options *options;
   rf_pair_set *set;
@@ -19,12 +19,13 @@ typedef struct reading {
   rf_example_reader *reader;
   rf_shard_writer *writer;
   rf_example two[2];
-  rf_pair *pair; /* pairs of all files so far */
+  rf_pair *pair; /* number of pairs of all files so far */
   int64_t count, capacity, tokens;
-  bool *held; /* (capacity): the pair is for validation */
+  bool *held; /* for each pair: true if it is for validation */
 } reading;
 
-/* The range of tokens that the loss counts. The first token of a sequence has no probability. */
+/* Finds the range of tokens that the loss counts. The first token of a sequence has no
+ * probability. */
 static rf_answer answer_of(const rf_example *example) {
   int64_t first = 0, last = example->ids.count;
   while (last > 0 && !example->mask[last - 1]) last--;
@@ -51,7 +52,8 @@ static rf_status put_answer(reading *r, const rf_example *example, rf_answer *an
   return rf_shard_append(r->writer, example->ids.at, answer->count, error);
 }
 
-/* Adds the pair of a row. Rows without a difference that can be learned are counted instead. */
+/* Adds the pair of a row. If the answers of a row have no difference that can be learned, the row
+ * is counted instead. */
 static rf_status add_pair(reading *r, const bool empty[2], rf_error *error) {
   rf_pair_set *set = r->set;
   const int64_t seq = r->options->seq;
@@ -98,7 +100,7 @@ done:
   return status;
 }
 
-/* Checks all files before the first is read, which may take long. */
+/* Checks all files before it reads the first, because reading may take long. */
 static rf_status check_files(const char *data, rf_error *error) {
   rf_status status = RAFTER_OK;
   char *copy = rf_must(strdup(data)), *rest = copy;
@@ -142,7 +144,8 @@ static rf_status nothing_left(const rf_pair_set *set, int64_t seq, rf_error *err
       (long long)set->empty, (long long)set->long_prompts, (long long)seq);
 }
 
-/* Moves the pairs into the set: those for training, then those for validation. */
+/* Moves the pairs into the set. The pairs for training come first, and those for validation
+ * follow. */
 static void divide(reading *r) {
   rf_pair_set *set = r->set;
   set->pair = rf_must(malloc((size_t)(r->count + 1) * sizeof *set->pair));
@@ -179,7 +182,7 @@ rf_status rf_pairs_open(const char *data, const rf_source_options *options, rf_p
   RF_TRY(check_files(data, error));
   snprintf(set->source.spec, sizeof set->source.spec, "%s", data);
   snprintf(path, sizeof path, "%s/pairs.shard", options->work_folder);
-  /* without a tokenizer, only rows of token ids can be read */
+  /* without a tokenizer, only rows of token ids can be read from the file */
   RF_GO(rf_source_tokenizer(options, false, &r.tokenizer, error));
   set->source.tokenizer_vocab = r.tokenizer ? rf_tokenizer_vocab(r.tokenizer) : 0;
   const rf_example_options rows = {.tokenizer = r.tokenizer,

@@ -14,16 +14,17 @@ typedef enum rf_schedule_kind {
 typedef struct rf_schedule {
   rf_schedule_kind kind;
   double peak, floor; /* Learning rates. */
-  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. `steps` is the last step. */
+  /* Linear warmup: the rate is peak / warmup at step 1, and peak at step `warmup`. `steps` is the
+   * number of the last step. */
   int64_t warmup, steps;
-  int64_t decay; /* wsd: number of steps of the final linear decay. */
+  int64_t decay; /* for wsd: number of steps of the final linear decay */
 } rf_schedule;
 
-/* Learning rate of step 1..steps; later steps keep the last value. `x` rises from 0 after the
- * warmup to 1 at the last step.
+/* Returns the learning rate of a step from 1 to `steps`. Later steps have the rate of the last
+ * step. `x` rises from 0 after the warmup to 1 at the last step.
  *   Cosine: `floor + (peak - floor) (1 + cos(pi x)) / 2`.
- *   Exponential: `peak (floor / peak)^x`. A floor of 0 counts as peak / 100.
- *   Wsd: peak, then linear from peak to floor over the last `decay` steps. */
+ *   Exponential: `peak (floor / peak)^x`. In this formula, a floor of 0 counts as peak / 100.
+ *   Wsd: the rate is peak, and falls linearly from peak to floor over the last `decay` steps. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 
 #endif

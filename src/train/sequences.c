@@ -6,19 +6,20 @@
 #include <math.h>
 #include <string.h>
 
-/* Inputs (n) of one microbatch that sequences have besides tokens. NULL: the graph has no such
- * input. */
+/* Inputs with one number per row of a microbatch, which sequences have besides tokens. NULL: the
+ * graph does not have this input. */
 typedef struct row_inputs {
   float *old_logprobs, *reference_logprobs, *advantages, *weights;
   const float *nll; /* (n): output */
 } row_inputs;
 
-/* Sequences that are packed into microbatches, in order. A fill for microbatch 0 begins again. */
+/* Sequences that are packed into microbatches, in order. The fill for microbatch 0 begins with the
+ * first sequence again. */
 typedef struct packed {
   rf_trainer *trainer;
-  int plan; /* index of the plan in the run */
+  int plan; /* number of the plan in the run */
   const rf_sequence *sequence;
-  int64_t count, first, next; /* the microbatch has the sequences [first, next) */
+  int64_t count, first, next; /* the current microbatch has the sequences [first, next) */
   int each;
   rf_token_batch batch;
   row_inputs in;
@@ -40,14 +41,14 @@ static packed packed_of(rf_trainer *t, int plan, const rf_sequence *sequence, in
   return p;
 }
 
-/* First row of sequences of `count` tokens that follow row `row`. If chips have different rows, the
- * sequences are within the rows of one of them. */
+/* First row for sequences of `count` tokens, at or after row `row`. If chips have different rows,
+ * all these sequences are in rows of the same chip. */
 static int64_t first_row(const rf_graph *whole, int64_t rows, int64_t row, int64_t count) {
   int64_t each = rows / rf_mesh_copies(&whole->mesh);
   return row % each + count <= each ? row : rf_round_up(row, each);
 }
 
-/* The rows of a microbatch: whole->rows is the number on one chip. */
+/* Number of rows of a microbatch on all chips. whole->rows is the number on one chip. */
 static int64_t rows_of(const rf_trainer *t) {
   const rf_build_options *b = &t->settings.plan.build;
   return b->microbatch * b->seq;
@@ -71,7 +72,8 @@ static void take_microbatch(packed *p, int64_t first) {
   }
 }
 
-/* Each unused row is a segment of its own: attention takes less time with short segments. */
+/* Each unused row is a segment of its own, because attention takes less time with short
+ * segments. */
 static void leave_unused(packed *p, int64_t row, int64_t end) {
   rf_token_batch *b = &p->batch;
   for (; row < end; row++) {
@@ -89,7 +91,7 @@ static void put(float *to, int64_t row, const float *values, int64_t answer) {
   if (to) to[row] = answer >= 0 && values ? values[answer] : 0;
 }
 
-/* The row of token t predicts token t + 1, so it has the inputs of that token. */
+/* The row of token t predicts token t + 1, so the row has the inputs of token t + 1. */
 static void fill_sequence(packed *p, const rf_sequence *s, int64_t first) {
   rf_token_batch *b = &p->batch;
   b->segments[b->segment_count++] = (int32_t)first;
@@ -142,7 +144,7 @@ static void take_logprobs(void *self, int64_t micro) {
   }
 }
 
-/* The same after a whole step: packs the microbatch again. */
+/* Does the same after a whole step, for which it packs the microbatch again. */
 static void take_later(void *self, int64_t micro) {
   packed *p = self;
   take_microbatch(p, micro ? p->next : 0);
@@ -174,7 +176,7 @@ rf_status rf_sequences_microbatches(const rf_trainer *trainer, const rf_sequence
                                     int each, int64_t *microbatches, rf_error *error) {
   packed p = {.trainer = (rf_trainer *)trainer, .sequence = sequence, .count = count, .each = each};
   RF_TRY(check(trainer, sequence, count, each, error));
-  /* a step without sequences has one microbatch without labels, whose gradients are 0 */
+  /* a step without sequences has one microbatch without labels, so its gradients are 0 */
   for (*microbatches = 0; p.next < count || !*microbatches; ++*microbatches) take_microbatch(&p, p.next);
   return RAFTER_OK;
 }
@@ -194,8 +196,8 @@ static int64_t labels_of(const rf_sequence *sequence, int64_t count) {
   return labels;
 }
 
-/* One program computes all microbatches of the plan. If the step has fewer microbatches, the
- * remaining ones are empty. */
+/* One program computes all microbatches of the plan. If the step needs fewer microbatches, the
+ * remaining microbatches are empty. */
 static rf_status take_all_microbatches(const rf_trainer *t, rf_step_source *source, rf_error *error) {
   int64_t all = t->plan->graph->accumulate;
   source->take = take_later;

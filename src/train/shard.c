@@ -15,7 +15,8 @@
 
 static const char MAGIC[8] = {'r', 'a', 'f', 't', 'e', 'r', 'T', '1'};
 enum { HEADER_BYTES = 64 };
-static const uint64_t EXAMPLE = 1ull << 63; /* Flag in the document table: an example ends here. */
+/* Flag in the document table: the document that ends at this entry is an example. */
+static const uint64_t EXAMPLE = 1ull << 63;
 
 typedef struct header {
   char magic[8];
@@ -204,12 +205,13 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 }
 
 struct rf_shard_writer {
-  /* Document table and loss mask have temporary files. `mask` NULL: the loss counts all tokens. */
+  /* Document table and loss mask are in temporary files until the shard is complete. If `mask` is
+   * NULL, the loss counts all tokens. */
   FILE *file, *starts, *mask;
   char path[1024], part[1040];
   rf_partial *partial;
   header head;
-  unsigned char bits; /* Bits of the last byte of the mask, which is incomplete. */
+  unsigned char bits; /* the bits of the last byte of the mask, which is not yet full */
 };
 
 void rf_shard_discard(rf_shard_writer *writer) {
@@ -273,7 +275,8 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Writes the mask bits of tokens [at, at + count). `mask` NULL: the loss counts all of them. */
+/* Writes the mask bits of the tokens [at, at + count). If `mask` is NULL, the loss counts all of
+ * these tokens. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));
@@ -288,7 +291,7 @@ static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8
                         rf_error *error) {
   uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
-  if (mask && !writer->mask) { /* the loss counts all tokens before the first mask */
+  if (mask && !writer->mask) { /* the loss counts all tokens that precede the first mask */
     writer->mask = tmpfile();
     if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
   }

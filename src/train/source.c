@@ -36,8 +36,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows by their number of free tokens. Each number has a list of rows, and a bit that is set if the
- * list is not empty. The best fit is found in T / 64 steps. */
+/* Lists of rows, one list for each number of free tokens. Each list has a bit, which is set if the
+ * list is not empty. So the best fit is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -62,8 +62,8 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
   return row;
 }
 
-/* Packs pieces of documents into rows by best fit, longest first. Pieces of equal length are packed
- * in the order of their positions. So equal documents always give equal rows. */
+/* Packs pieces of documents into rows by best fit. The longest pieces come first. Pieces of equal
+ * length are packed in the order of their positions. So equal documents always give equal rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
@@ -110,7 +110,8 @@ done:
 }
 
 /* Counts the labels of a piece that the loss counts. The label of a token is the next token of the
- * document. The last token of the piece has a label only if `next` is set. */
+ * document. The last token of the piece has a label only if the document continues after the piece
+ * (`next`). */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -135,8 +136,8 @@ static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start,
                  source->spec);
 }
 
-/* Adds a document: a plain text in pieces of `seq` tokens; of an example, the first `seq`
- * tokens. */
+/* Adds a document. A plain text is added in pieces of `seq` tokens, and only the first `seq` tokens
+ * of an example are added. */
 static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example,
                               rf_error *error) {
   int64_t seq = source->seq;
@@ -175,15 +176,16 @@ done:
   return status;
 }
 
-/* Maximum bytes of a text file, because it is read into memory. Other files may be larger. */
+/* Maximum number of bytes of a text file. The whole file is read into memory. Files of other kinds
+ * may be larger. */
 static const size_t TEXT_MAX = (size_t)4 << 30;
 
-/* Larger vocabularies belong to tokenizers of subwords. A shape with a smaller vocabulary may train
- * on bytes, as uva does with 2048 ids. */
+/* Larger vocabularies belong to tokenizers of subwords, not to bytes. A shape with a smaller
+ * vocabulary may train on bytes, as the preset uva does with 2048 ids. */
 enum { BYTES_MAX = 4096 };
 
-/* The hint names a MODEL that trains on bytes. A preset takes its first field after ':', a shape takes
- * a further field after ','. */
+/* Writes the name of a MODEL that trains on bytes, for the hint. A preset has a ':' before its
+ * first field. A shape has a ',' before a further field. */
 static rf_status large_vocab(const rf_model *model, rf_error *error) {
   char bytes[sizeof model->name + 64], hint[sizeof bytes + 128];
   if (strstr(model->name, "vocab=")) snprintf(bytes, sizeof bytes, "a shape with vocab=256");
@@ -209,7 +211,7 @@ rf_status rf_source_tokenizer(const rf_source_options *options, bool needed, rf_
   return RAFTER_OK;
 }
 
-/* Tokenizes a text file into a shard that is one stream. */
+/* Tokenizes a text file into a shard, which is one stream. */
 static rf_status convert_text(const char *path, const rf_source_options *options,
                               const rf_tokenizer *tokenizer, char shard_path[1200], rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -263,13 +265,14 @@ done:
   return status;
 }
 
-/* Converts a .jsonl file to a shard in the run's folder. So a large file needs no more memory. */
+/* Converts a .jsonl file to a shard in the run's folder. So the memory does not grow with the size
+ * of the file. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                int64_t *tokenizer_vocab, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
-  /* Without a tokenizer, only rows of token ids can be read. */
+  /* Without a tokenizer, only rows of token ids can be read from the file. */
   RF_TRY(rf_source_tokenizer(options, false, &tokenizer, error));
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = options->model_folder,
@@ -454,7 +457,8 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
   return pairs;
 }
 
-/* Removes the labels that the loss does not count. labels[i] is token `first` + i of the source. */
+/* Removes the labels that the loss does not count. labels[i] is the token number `first` + i of the
+ * source. */
 static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -467,7 +471,7 @@ static rf_status mask_labels(const rf_source *source, int64_t first, int64_t cou
   return RAFTER_OK;
 }
 
-/* Fills a segment. The label of a token is the next token of the document. */
+/* Fills a segment. The label of a token is the token that follows it in the document. */
 static rf_status fill_segment(const rf_source *source, rf_piece piece, int64_t at, rf_token_batch *batch,
                               rf_error *error) {
   int32_t after = -1, *tokens = batch->tokens + at, *labels = batch->labels + at;

@@ -1,4 +1,4 @@
-/* trainer.c - opens a training run, takes steps, validates. */
+/* trainer.c - opens a training run, takes steps and validates. */
 #define _GNU_SOURCE
 #include "train/step.h"
 #include "base/file.h"
@@ -63,12 +63,12 @@ static rf_status open_data(rf_trainer *trainer, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Data with more bytes to tokenize are opened after the plan is known to fit, because this takes
- * long. */
+/* If the data has more bytes to tokenize, it is opened after the plan is known to fit, because
+ * tokenizing takes long. */
 static const int64_t SMALL_DATA = 16 << 20;
 
 /* Makes the training plan and opens the data. Errors of the data are reported before those of the
- * plan. In large data, only errors that are found without tokenizing are reported. */
+ * plan. For large data, only errors that are found without tokenizing are reported before. */
 static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_source_options options = data_options(settings);
@@ -93,7 +93,7 @@ rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out
   RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_model_require_trainable(&settings->model, error));
   int stages = rf_pipeline_stages(&settings->plan.build.mesh);
-  if (settings->given && stages > 1) /* its steps have different numbers of microbatches */
+  if (settings->given && stages > 1) /* steps over given data have different numbers of microbatches */
     RF_GO(RF_FAIL(error, RAFTER_INVALID, "use other axes of --mesh",
                   "pipelines compute plain losses only (--mesh pipeline: expected 1, got %d)", stages));
   RF_GO(rf_checkpoint_can_save(settings, error));
@@ -123,7 +123,8 @@ int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]) {
   return trainer->val_plan ? 2 : 1;
 }
 
-/* The hosts of a run must train on the same data, from the same step, with the same rates. */
+/* The hosts of a run must train on the same data, from the same step, with the same learning
+ * rates. */
 static rf_status check_hosts(const rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_schedule *s = &settings->schedule;
@@ -155,7 +156,7 @@ rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error) {
     trainer->val_batch = batch_of(run, 1);
     trainer->val_metrics = rf_run_named(run, 1, "metrics", NULL);
   }
-  if (!trainer->batch.tokens) return RAFTER_OK; /* `tokens` is NULL with the null backend. */
+  if (!trainer->batch.tokens) return RAFTER_OK; /* with the null backend, `tokens` is NULL */
   int64_t began = rf_phase_begin();
   rf_status status = settings->resume_folder
                          ? rf_checkpoint_load(trainer, settings->resume_folder, error)
@@ -198,7 +199,8 @@ rf_run_inputs rf_step_inputs(const rf_trainer *trainer, float loss_scale) {
                          .loss_scale = loss_scale,
                          .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
                          .rows = trainer->plan->graph->rows,
-                         /* several hosts agree between steps (rf_run_agree) */
+                         /* if there are several hosts, they agree between steps instead
+                          * (rf_run_agree) */
                          .stop = rf_run_hosts(trainer->run) > 1 ? NULL : trainer->settings.progress.stop};
 }
 
@@ -209,7 +211,7 @@ static rf_status lost_data(rf_trainer *trainer, rf_status status) {
   return status;
 }
 
-/* Fills the inputs of a microbatch. Fails if another program changed the data, so that a step with
+/* Fills the inputs of a microbatch. Fails if another program changed the data. So a step with
  * changed data updates no weight. */
 static rf_status fill_rows(void *self, int64_t micro, rf_error *error) {
   rf_trainer *trainer = self;
@@ -240,7 +242,7 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(run_microbatches(trainer, source, inputs, error));
   if (trainer->early_updates)
-    inputs->stop = NULL; /* continues, because the other weights must be updated too */
+    inputs->stop = NULL; /* the loop continues, because the other weights must be updated too */
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
   if (!source->take || !trainer->batch.tokens || !rf_run_defers(trainer->run, 0))
     return rf_run_pull(trainer->run, 0, error);
@@ -251,19 +253,19 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
   return RAFTER_OK;
 }
 
-/* Called if a loss or gradient norm is not finite. Runs the microbatches again and checks every
- * output. So the error can name the first op with such an output. */
+/* This function is called if a loss or a gradient norm is not finite. It runs the microbatches
+ * again and checks every output. So the error can name the first op whose output is not finite. */
 static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
                                rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, source, inputs, &first);
   if (status == RAFTER_FAILED && error && !rf_run_lost_ranks(trainer->run)) *error = first;
-  return RAFTER_FAILED; /* if no such op was found, the first error remains */
+  return RAFTER_FAILED; /* if no such op was found, the error is the first one */
 }
 
-/* A device that compiles gets the weights in its first step. So this step counts only if no other
- * follows. */
+/* A device that compiles gets the weights in its first step. So the time of this first step counts
+ * only if the run has no other step. */
 static void count_step(rf_trainer *trainer, int64_t tokens, double seconds) {
   struct rf_trainer_counts *counted = &trainer->counted;
   if (trainer->plan->options.backend->compiles && counted->steps == 1 && !counted->later) {
@@ -280,7 +282,7 @@ rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double
                        rf_error *error) {
   rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
   rf_status status = run_step(trainer, source, &inputs, error);
-  /* this is needed because a stage of a pipeline does not know of failures in other stages */
+  /* this is needed because a stage of a pipeline does not learn of failures in other stages */
   if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data && !trainer->plan->stages)
     status = name_first_op(trainer, source, &inputs, error);
   rf_guard_end();

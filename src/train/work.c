@@ -4,12 +4,13 @@
 static void add_pairs(rf_step_work *work, int window, double per_pair) {
   int i = 0;
   while (i < work->windows && work->at[i].window != window) i++;
-  if (i == RF_MAX_WINDOWS) i--; /* further windows share the last entry; no known model has more */
+  /* further windows share the last entry, but no known model has more windows */
+  if (i == RF_MAX_WINDOWS) i--;
   if (i == work->windows) work->at[work->windows++].window = window;
   work->at[i].per_pair += per_pair;
 }
 
-/* Adds the work of a plan, whose graph is the program of one of `chips` chips. */
+/* Adds the work of a plan. The plan's graph is the program of one of `chips` chips. */
 static void add_work(rf_step_work *sum, const rf_plan *plan, double chips) {
   const rf_graph *graph = plan->graph;
   const rf_build_options *build = &plan->options.build;
@@ -17,7 +18,7 @@ static void add_work(rf_step_work *sum, const rf_plan *plan, double chips) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     double flops = chips * plan->op[i].work.flops;
-    if (op->recompute_of != RF_NONE) continue; /* recomputation is not model work */
+    if (op->recompute_of != RF_NONE) continue; /* recomputation is not work of the model */
     rf_timing timing = op->def->timing;
     if (timing == RF_TIMING_ATTENTION || timing == RF_TIMING_ATTENTION_BACKWARD) {
       int window = op->attr.attention.window;
