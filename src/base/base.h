@@ -59,8 +59,8 @@ const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
-/* Widening is exact. Conversion to a narrower type rounds to nearest, ties to even. It keeps
- * subnormals and NaN. */
+/* Widening is exact. Conversion to a narrower type rounds to nearest, ties to even. The conversion
+ * keeps subnormals and NaN. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
   union {
     uint32_t u;
@@ -84,8 +84,8 @@ uint16_t rf_f32_to_f16(float x);
  * RAFTER_FAILED: the machine has too little memory. */
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
-/* Bytes that the process can still allocate without swapping and without being killed. This is the
- * smaller of the machine's available memory and the bytes that the control groups allow. -1:
+/* Bytes that the process can still allocate without swapping and without being killed. The number
+ * is the smaller of the machine's available memory and the bytes that the control groups allow. -1:
  * unknown. */
 int64_t rf_memory_available(void);
 
@@ -132,7 +132,8 @@ int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
  * unknown. */
 double rf_process_seconds(void);
 
-/* Random numbers depend only on a key and a counter. So they are the same on any thread. */
+/* Random numbers depend only on a key and a counter. So random numbers are the same on any
+ * thread. */
 
 /* Philox-4x32-10 (Salmon et al., SC 2011): computes four 32-bit words from a key and a counter. */
 void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the end of a source path. It begins at the last "src/", "include/" or "tests/". This part
- * of the path is the same on all machines. */
+/* Returns the end of a source path. The result begins at the last "src/", "include/" or "tests/".
+ * This part of the path is the same on all machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;

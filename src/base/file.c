@@ -171,8 +171,8 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written without a temporary file. A rename would replace it by a regular
- * file. */
+/* A pipe or a device is written without a temporary file. A rename would replace the pipe or device
+ * by a regular file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {

@@ -5,9 +5,9 @@
 
 #include "base/base.h"
 
-/* Opens a file for reading. RAFTER_FAILED: the file does not exist or is not a regular file. If it
- * does not exist, the error has the hint `hint`, which may be NULL. Opening a FIFO would wait for a
- * writer, perhaps for ever. Users reach pipes and devices by a path in /dev or /proc, such as
+/* Opens a file for reading. RAFTER_FAILED: the file does not exist or is not a regular file. If the
+ * file does not exist, the error has the hint `hint`, which may be NULL. Opening a FIFO would wait
+ * for a writer, perhaps for ever. Users reach pipes and devices by a path in /dev or /proc, such as
  * /dev/stdin and the shell's <(...). */
 rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *error);
 
@@ -38,7 +38,8 @@ const char *rf_mapped_path(const void *address);
  * NULL. */
 rf_status rf_mapped_unchanged(const void *map, rf_error *error);
 #define RF_CHANGED_HINT "wait until the other program has written the file, then run the command again"
-/* Drops pages of a mapped file from memory. The caller promises not to read these pages again. */
+/* Drops pages of a mapped file from memory. The caller promises not to read the dropped pages
+ * again. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
 /* Fails with RAFTER_INVALID if the file `out` is the file `in`, or a .safetensors, .json or .model
@@ -94,7 +95,7 @@ rf_status rf_make_sibling_folder(const char *path, char *part, size_t size, rf_e
  * process unlock the folder. RAFTER_FAILED: another process has the lock. */
 rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error);
 
-/* Removes a folder and its files. If the folder contains folders, it is not removed. */
+/* Removes a folder and its files. A folder that contains folders is not removed. */
 void rf_remove_folder(const char *path);
 
 #endif

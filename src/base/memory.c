@@ -112,7 +112,7 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
   /* The kernel would grant more memory than exists, and kill the process later. So the request is
-   * refused here. */
+   * refused before it reaches the kernel. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,

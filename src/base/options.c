@@ -403,7 +403,8 @@ void rf_options_free(rf_options *o) {
 }
 
 void rf_options_add_argument(rf_options *o, const char *text, rf_option_source source) {
-  /* Arguments from this source replace those from an earlier source, such as a config file. */
+  /* Arguments from one source replace the arguments from an earlier source, such as a config
+   * file. */
   if (o->argument_source != source) {
     for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
     o->argument_count = 0;

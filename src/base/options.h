@@ -1,6 +1,6 @@
 /* options.h - the options engine. The engine reads tables of options, which are in the files that
- * use the options. It checks arguments, and makes --help, the man page, completions and the JSON
- * record. */
+ * use the options. The engine checks arguments, and makes --help, the man page, completions and the
+ * JSON record. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -115,7 +115,7 @@ rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_
 /* Sets one option from a text, in the way in which a typed text sets it. "MODEL" is the name of the
  * argument. "MODEL:KEY" is the name of a field of the model's shape. */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Reads options from a JSON object. They are the object itself or, as in run.json, its field
+/* Reads options from a JSON object. The options are the object itself or, as in run.json, its field
  * "options". Names may have '_' in place of '-'. The name "model" stands for the argument MODEL.
  * Options of other commands are skipped. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
@@ -166,9 +166,9 @@ json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */
 
-/* The help text of one command. If `command` is NULL, it is the list of all commands. If `all` is
- * true, the help has every option, and otherwise only the common options. Lines have at most
- * `width` columns. */
+/* The help text of one command. If `command` is NULL, the help is the list of all commands. If
+ * `all` is true, the help has every option, and otherwise only the common options. Lines have at
+ * most `width` columns. */
 char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
 char *rf_options_man(const rf_commands *commands); /* man page, roff */
 /* Completions for a shell. `shell` is bash, zsh or fish. NULL: the shell is another one, or memory

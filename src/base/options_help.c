@@ -65,9 +65,9 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Returns the number of characters of `text` that must stay on one line. This is the length of the
- * next word. If the word is longer than `room`, the line may be broken after the first bar of the
- * word. */
+/* Returns the number of characters of `text` that must stay on one line. The number is the length
+ * of the next word. If the word is longer than `room`, the line may be broken after the first bar
+ * of the word. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
@@ -109,7 +109,7 @@ static int name_width(const rf_option *row) {
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-/* Gets the options that --help prints. These are all options, or those in command->common. */
+/* Gets the options that --help prints. The result has all options, or those in command->common. */
 static int rows_of(const rf_command *command, bool all, const rf_option *row[MAX_ROWS]) {
   const rf_option *every[MAX_ROWS];
   int count = rf_command_options(command, every, MAX_ROWS), shown = 0;

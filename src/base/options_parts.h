@@ -36,7 +36,7 @@ struct rf_options {
 enum { RF_OPTION_ROWS = 256 }; /* maximum options of a command */
 /* Returns the word for an option's value in help: "N", "BYTES". */
 const char *rf_option_unit(const rf_option *row);
-/* Returns the text that the function `put` prints. It is malloc'ed, or NULL. */
+/* Returns the text that the function `put` prints. The text is malloc'ed, or NULL. */
 char *rf_options_print(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands);
 
 /* Frees the texts and lists of a value, and sets it to 0. */

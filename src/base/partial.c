@@ -1,6 +1,6 @@
-/* partial.c - incomplete files and folders, named NAME.part-PID. A list has the names of those that
- * this process writes, so that a signal handler can remove them. Processes that were killed left
- * the others. */
+/* partial.c - incomplete files and folders, named NAME.part-PID. A list names the files and folders
+ * that this process writes, so that a signal handler can remove them. Killed processes left the
+ * other files and folders. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -59,8 +59,8 @@ void rf_partial_done_folder(const char *path) {
   }
 }
 
-/* Removes the contents of a folder. Calls only functions that a signal handler may call. So it does
- * not call readdir. */
+/* Removes the contents of a folder. Calls only functions that a signal handler may call. So the
+ * function does not call readdir. */
 static void empty_folder(int folder, int depth) {
   struct entry {
     uint64_t inode;

@@ -1,5 +1,6 @@
-/* partial.h - incomplete files and folders, named NAME.part-PID. A process that is killed leaves
- * such files and folders. The next writer of NAME removes those whose process no longer exists. */
+/* partial.h - incomplete files and folders, named NAME.part-PID. A killed process leaves its
+ * incomplete files and folders. The next writer of NAME removes files and folders whose process no
+ * longer exists. */
 #ifndef RF_PARTIAL_H
 #define RF_PARTIAL_H
 
@@ -19,8 +20,8 @@ void rf_partial_done_folder(const char *path);
 void rf_partials_remove(void);
 
 /* Removes NAME.part-PID in `folder` if no process holds its lock and no process has the number PID.
- * If `name` is NULL, removes the files and folders of every name and number, because the caller has
- * locked the folder. rf_partials_sweep_for removes those of the target `path`. */
+ * If `name` is NULL, removes files and folders of every name and number, because the caller has
+ * locked the folder. rf_partials_sweep_for removes the files and folders of the target `path`. */
 void rf_partials_sweep(const char *folder, const char *name);
 void rf_partials_sweep_for(const char *path);
 

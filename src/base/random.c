@@ -1,6 +1,6 @@
-/* random.c - counter-based random numbers. They have no state, so any draw can be repeated
- * anywhere. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
- * Philox-4x32-10. */
+/* random.c - counter-based random numbers. The generators have no state, so any draw can be
+ * repeated anywhere. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC
+ * 2011), Philox-4x32-10. */
 #include "base/base.h"
 
 #include <math.h>
@@ -49,8 +49,8 @@ uint64_t rf_name_key(const char *name) {
 
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-/* Box-Muller. The bits of initial weights must not depend on the C library. So logarithm, sine and
- * cosine are computed here, with plain double operations in a fixed order. The error is below
+/* Box-Muller. The bits of initial weights must not depend on the C library. So this file computes
+ * logarithm, sine and cosine with plain double operations in a fixed order. The error is below
  * 1e-12, far below the precision of a float. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */

@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit. Finds the unit of a number in `units`, with the function `compare`.
- * If the number has no unit, it has the unit whose name is "". */
+/* Parses a number and a unit. Finds the unit of a number in `units`, with the function `compare`. A
+ * number without a unit has the unit whose name is "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];

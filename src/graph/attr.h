@@ -136,7 +136,7 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
   FIELD(of, int32_t, copies)   /* number of chips that store the same columns; 0 means 1 */ \
-  FIELD(of, int64_t, own_columns)  /* the columns before this one differ between these chips */
+  FIELD(of, int64_t, own_columns)  /* number of columns, at the start, that differ between these chips */
 
 #define RF_ATTR_CLIP(FIELD, of) \
   FIELD(of, float, limit)  /* maximum global norm; 0: the op only measures the norm */
@@ -157,7 +157,7 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, bool, log_sum)         /* for all_reduce: the result is log(sum of exp(x)) instead of the sum */ \
   FIELD(of, bool, back)  /* for permute: a chip receives from the next chip instead of the previous one */ \
   FIELD(of, int64_t, whole)  /* extent of `dim` over all chips; 0: group times the extent on one chip */ \
-  FIELD(of, int64_t, own_columns)  /* for all_reduce: columns before this one are not summed */
+  FIELD(of, int64_t, own_columns)  /* for all_reduce: number of columns, at the start, that are not summed */
 
 /* send, recv */
 #define RF_ATTR_TRANSFER(FIELD, of) \
@@ -184,7 +184,7 @@ typedef rf_attr_pairs rf_pairs;   /* settings of the op pair_loss */
 
 /* Each op uses one family of attributes. The op's definition names this family. Several structs
  * begin with the fields of `heads`, `dropout` or `sums`. These structs begin with the same fields.
- * C allows code to read such fields through any of the structs. */
+ * C allows code to read the common fields through any of the structs. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

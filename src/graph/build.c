@@ -1,6 +1,6 @@
 /* build.c - builds a job's forward graph from the model's shape and parameter table. A layer has a
  * bias if the parameter table lists that bias. The head has a matrix of its own if the table lists
- * that matrix. So this code does not depend on the model's family. */
+ * that matrix. So the code of build.c does not depend on the model's family. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -399,7 +399,7 @@ static int head(const builder *b, rf_attr *attr, int *bias) {
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
 }
 
-/* Inputs of train and score jobs: tokens and labels. A token's label is the token after it. */
+/* Inputs of train and score jobs: tokens and labels. A token's label is the next token. */
 static void text_inputs(builder *b) {
   int64_t rows[] = {b->graph->rows}, ends[] = {b->graph->rows + 1};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);

@@ -50,7 +50,7 @@ static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   size_t prefix = strlen(sections[op->section]), stem;
   if (strncmp(name, sections[op->section], prefix) == 0) name += prefix;
   stem = length_without(name, "/fwd");
-  /* The gradient slot "dx" drops "/bwd". Other slots keep it: the backward op of rope is rope
+  /* The gradient slot "dx" drops "/bwd". Other slots keep "/bwd": the backward op of rope is rope
    * itself, and its output must not take the name of the forward output. */
   if (name[stem] == '\0' && label[0] == 'd') stem = length_without(name, "/bwd");
   size_t tail = strcspn(label, " ");

@@ -276,8 +276,7 @@ typedef struct rf_op_def {
   bool loss;   /* true if backward starts at this op, with run->loss_scale as the gradient of its output */
   rf_probe probe;
   rf_exchange_kind exchange;
-  /* true if the op only begins its exchange; exchange_wait of its output ends the exchange
-   * */
+  /* true if the op only begins its exchange; exchange_wait of its output ends the exchange */
   bool starts;
   rf_timing timing;
   rf_curve_size curve_size;
@@ -336,8 +335,8 @@ bool rf_op_is_fast(const rf_op *op);
 /* True if the op is a product with weights in codes of 4 to 8 bits. Only such products depend on
  * --compute. */
 bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op);
-/* Attributes may point into tables of a model. The function makes such pointers point to tables of
- * `model`. */
+/* Attributes may point into tables of a model. The function changes such pointers to point to
+ * tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -358,8 +357,8 @@ int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
 /* True if both tensors are stored in the same way: equal dtype, shape and panels. */
 bool rf_tensor_same_storage(const rf_tensor *a, const rf_tensor *b);
-/* True for the dtypes i8, i4 and fp8. Among tensors of these dtypes, only int8 KV caches that have
- * a tensor of scales can run. The others can only be planned. */
+/* True for the dtypes i8, i4 and fp8. Among such tensors, only int8 KV caches that have a tensor of
+ * scales can run. The others can only be planned. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
 /* Name of the tensor's dtype. For a packed matrix: the names of the types of its parts. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
@@ -412,7 +411,7 @@ bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
 /* Lists every named policy that recomputes something, without AUTO, and returns their number. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
-/* The text of a policy. It is valid to the end of the enclosing C block. */
+/* The text of a policy. The text is valid to the end of the enclosing C block. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
 /* Kinds of tensors that the host's memory can hold: optimizer states, activations that backward
@@ -469,17 +468,18 @@ typedef struct rf_build_options {
   /* Products with packed matrices round their activations to 8 bits. In training, only products of
    * the forward pass round their activations. The backward pass ignores this rounding. */
   bool fast;
-  /* generate: true if the cache has the dtype kv_dtype. Its values are f32, bf16 and i8, and
-   * f8_e4m3 and i4 in plans that cannot run. If false, the cache has the dtype of the
+  /* generate: true if the cache has the dtype kv_dtype. kv_dtype is f32, bf16 or i8. In plans that
+   * cannot run, kv_dtype may also be f8_e4m3 or i4. If false, the cache has the dtype of the
    * activations. */
   bool kv_dtype_set;
   rf_dtype kv_dtype;
   /* True if matrices that are not trained (including experts) have the dtype `narrow` (f8_e4m3,
-   * i4). Such a job can be planned, but not run. Token tables keep at least 8 bits. */
+   * i4). A job with `narrow` weights can be planned, but not run. Token tables keep at least 8
+   * bits. */
   bool narrow_set;
   rf_dtype narrow;
   /* True if linear layers and experts multiply in the dtype `matmul` (i8, f8_e4m3). Attention and
-   * the head do not. Such a job can be planned, but not run. */
+   * the head do not. A job with this field can be planned, but not run. */
   bool matmul_set;
   rf_dtype matmul;
   float temperature; /* number by which all logits are divided, after the softcap; 0 means 1 */
@@ -496,7 +496,8 @@ typedef struct rf_build_options {
   rf_mesh mesh;           /* all 0: one chip */
   unsigned offload;       /* RF_OFFLOAD_ bits: kinds of tensors in the host's memory */
   /* Types that matrices without training have in the model's file (generate, score, LoRA). If NULL,
-   * these matrices have the type `dtype`. Only the building of the graph reads this field. */
+   * matrices without training have the type `dtype`. Only the building of the graph reads this
+   * field. */
   const struct rf_weight_types *weights;
   /* true if matrices that are not trained are plain rows of `dtype`, not packed */
   bool plain;
@@ -542,7 +543,7 @@ rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
  * Results are bit-identical. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
 /* Moves tensors to the host's memory, and adds copies around their uses. `what` has the RF_OFFLOAD_
- * bits of these tensors. Results are bit-identical. Runs after remat. RAFTER_INVALID: no such
+ * bits of the tensors to move. Results are bit-identical. Runs after remat. RAFTER_INVALID: no such
  * tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
 /* Sets drop[t] for each tensor t that a policy recomputes. `drop` has tensor_count entries. The

@@ -12,8 +12,8 @@ enum {
   RF_KV_PAGE = 256, /* default number of tokens in a page: one block of keys in attention */
   /* default maximum of tokens of one sequence in a forward pass */
   RF_PREFILL_ROWS = 256,
-  /* Minimum number of tokens in a page. It is a power of two. Attention kernels read this many keys
-   * at once. */
+  /* Minimum number of tokens in a page. The number is a power of two. Attention kernels read this
+   * many keys at once. */
   RF_KV_UNIT = 32,
 };
 
@@ -36,7 +36,7 @@ typedef struct rf_kv {
     int64_t layers,     /* number of layers */
         window;         /* in tokens; 0: all keys */
     int64_t most;       /* maximum pages that one sequence holds at a time */
-    int64_t page_bytes; /* bytes of one page over all these layers: keys, values and int8 scales */
+    int64_t page_bytes; /* bytes of one page over all layers of this class: keys, values and int8 scales */
     /* Number of pages in the cache: sequences * most. If a window bounds `most`, the cache has
      * pages for all slots. */
     int64_t pool;
@@ -44,9 +44,9 @@ typedef struct rf_kv {
 } rf_kv;
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *options);
 
-/* Maximum number of pages that a sequence of `tokens` tokens holds at a time. It is 0 if the class
- * has no layers. Without a window, the number is ceil(tokens / page). With a window, it is at most
- * ceil((window + chunk - 1) / page) + 1. */
+/* Maximum number of pages that a sequence of `tokens` tokens holds at a time. The number is 0 if
+ * the class has no layers. Without a window, the number is ceil(tokens / page). With a window, the
+ * number is at most ceil((window + chunk - 1) / page) + 1. */
 int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens);
 /* Bytes of the pages that a sequence of `tokens` tokens holds, over all layers of both classes. */
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens);

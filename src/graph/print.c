@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A text that grows. At the end it is copied into the graph's pool. */
+/* A text that grows. At the end, the text is copied into the graph's pool. */
 typedef struct text {
   char *at;
   size_t length, capacity;

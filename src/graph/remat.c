@@ -1,8 +1,8 @@
 /* remat.c - recomputation. A forward activation that backward reads is freed after its last forward
- * reader. The op that made it runs again before the first backward op that needs it. Dropout draws
- * the same random numbers again, so recomputed values are bit-identical. The steps for a set of
- * dropped tensors are computed without a change of the graph, so that a search can compare many
- * sets. */
+ * reader. The op that made the activation runs again before the first backward op that needs the
+ * activation. Dropout draws the same random numbers again, so recomputed values are bit-identical.
+ * The steps for a set of dropped tensors are computed without a change of the graph, so that a
+ * search can compare many sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -79,7 +79,7 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Marks the tensors to recompute. These are the dropped tensors, and the tensors without storage
+/* Marks the tensors to recompute. Dropped tensors are recomputed, and also tensors without storage
  * from which dropped tensors are computed. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;

@@ -61,8 +61,8 @@ bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_
 
 /* ---- recomputation of a set of dropped tensors ----------------------------------------------- */
 
-/* One op of a graph with recomputation. It is op number `op` of the original graph or, if `again`
- * is true, the recomputation of this op. Ids of recomputed copies begin at the tensor_count of the
+/* One op of a graph with recomputation. The op is number `op` of the original graph or, if `again`
+ * is true, the recomputation of that op. Ids of recomputed copies begin at the tensor_count of the
  * original graph. */
 typedef struct rf_remat_step {
   int op;
@@ -85,8 +85,7 @@ typedef struct rf_recompute {
   bool *kept;   /* for each tensor: true if it is stored from forward until backward reads it */
   bool *remake; /* for each tensor: true if it is dropped, or is an input of a recomputed op */
   int *remade;  /* for each tensor: id of its recomputed copy, after the copy exists */
-  /* for each tensor: the tensor that replaces it if its op is not recomputed, or RF_NONE
-   * */
+  /* for each tensor: the tensor that replaces it if its op is not recomputed, or RF_NONE */
   int *instead;
   bool *passed; /* for each op: true if the op was emitted */
   int *slot, slots;
@@ -96,7 +95,8 @@ typedef struct rf_recompute {
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
 /* Computes the steps that rf_pass_remat writes for `drop`, which has tensor_count entries. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step. Its inputs and outputs are original tensors, also in place of copies. */
+/* The op of a step. The inputs and outputs of the step are original tensors, also in place of
+ * copies. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
 /* True for a forward op of a microbatch. False for an update of the optimizer. */

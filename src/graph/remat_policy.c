@@ -12,8 +12,8 @@
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* The names are short forms of MaxText's checkpoint names (query_proj, context, out_proj, mlpwi,
- * mlpwo). The sizes are those of MaxText too. In a gated MLP, mlpwi is the tensor of gate and up
- * together. */
+ * mlpwo). The sizes of these tensors are those of MaxText too. In a gated MLP, mlpwi is the tensor
+ * of gate and up together. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
     /* a block is recomputed from its input, so the input is always stored */
     [RF_SAVED_X] = {.name = "x", .width = 1},

@@ -1,5 +1,5 @@
-/* exchange.c - measured times of collectives (`rafter calibrate --network`). It has their field of
- * the machine file, and predicts the seconds of a collective from these times. */
+/* exchange.c - measured times of collectives (`rafter calibrate --network`). The file reads and
+ * writes the JSON field of these times, and predicts the seconds of a collective. */
 #include "machine/exchange.h"
 #include "machine/parts.h"
 
@@ -100,8 +100,8 @@ static const rf_exchange_curve *find(const rf_machine *m, const rf_group *g, rf_
   return found;
 }
 
-/* Between two points, the seconds are linear in the bytes. So they have a latency and a rate.
- * Beyond the last two points, the rate between these points stays the same. */
+/* Between two points, the seconds are linear in the bytes. So a collective has a latency and a
+ * rate. Beyond the last two points, the rate between these points stays the same. */
 static double at(const rf_exchange_curve *c, const double *seconds, double bytes) {
   int last = c->count - 1, i = 0;
   if (bytes <= c->bytes[0]) return seconds[0];

@@ -1,6 +1,6 @@
 /* links.c - places a group of chips on the network, and predicts the time of a collective. Most
  * formulas are from "How to Scale Your Model", chapters on sharding and GPUs. docs/planning.md
- * derives the others. */
+ * derives the other formulas. */
 #include "machine/parts.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis on one torus axis. It has `extent` chips that are `stride` links
+/* The part of a mesh axis on one torus axis. The part has `extent` chips that are `stride` links
  * apart. */
 typedef struct piece {
   int extent, stride;
@@ -27,8 +27,8 @@ static double ring_bps(const rf_ring *ring, double oneway) {
 
 /* A search that splits the extent of one mesh axis into factors along the torus axes. The search
  * first minimises the number of partly used torus axes, because only a complete axis closes to a
- * ring. Among equal results, it maximises the bandwidth. If this is also equal, it prefers later
- * axes. */
+ * ring. Among equal results, the search maximises the bandwidth. If the bandwidth is also equal,
+ * the search prefers later axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
@@ -260,7 +260,7 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
 }
 
 /* Seconds of an all-to-all of V bytes over rings. In each direction, V/4 bytes cross the middle of
- * an axis. These bytes use a number of links that is the number of chips of the other axes. */
+ * an axis. The number of links that these bytes use is the number of chips of the other axes. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
@@ -293,8 +293,8 @@ static double neighbour(const rf_group *g, double bytes) {
 
 /* Seconds of an all-gather or an all-to-all. Transfers within a slice, between slices and between
  * devices run one after another. Between slices, each chip sends its own shard of its slice's data.
- * Each device of a chip sends half of the data to the other device. In an all-to-all, it sends a
- * quarter. */
+ * Each device of a chip sends half of the data to the other device. In an all-to-all, each device
+ * sends a quarter. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

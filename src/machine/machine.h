@@ -9,8 +9,9 @@
 #include "machine/isa.h"
 
 /* Measured speed of a class of ops at several sizes. The efficiency of a kernel depends on `size`
- * (rf_cost_size in plan). The points ascend in `size`. If all sizes are 0, `work` is used as the
- * size. Between two points, the rate work/seconds is interpolated linearly in log(size). */
+ * (rf_cost_size in plan). The points ascend in `size`. If all sizes of a curve are 0, `work` is
+ * used as the size. Between two points, the rate work/seconds is interpolated linearly in
+ * log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
   /* name of an op, "load", or name of a class of products with packed matrices (rf_cost_classes) */
@@ -29,7 +30,8 @@ typedef struct rf_curve {
  * the bytes that the op moves. */
 bool rf_curve_multiplies(const char *op);
 
-/* Rates with fewer threads than the machine has. They are FLOP/s in f32, and bytes/s of reading. */
+/* Rates with fewer threads than the machine has. The rates are FLOP/s in f32, and bytes/s of
+ * reading. */
 enum { RF_SCALING_POINTS = 16 };
 typedef struct rf_scaling {
   int threads;
@@ -47,8 +49,8 @@ typedef enum rf_collective {
 
 /* Measured seconds of a collective in a group. The points are in ascending order of the bytes of
  * rf_collective_seconds. A group is known by its number of chips in one node and its number of
- * nodes. `dtype` matters only for sums. Other collectives have RF_F32, because their time depends
- * only on the bytes. */
+ * nodes. `dtype` matters only for sums. Other collectives have the dtype RF_F32, because their time
+ * depends only on the bytes. */
 enum { RF_EXCHANGE_CURVES = 160, RF_EXCHANGE_POINTS = 12 };
 typedef struct rf_exchange_curve {
   rf_collective kind;
@@ -95,7 +97,7 @@ typedef struct rf_price {
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
 /* Sizes of the blocks in which the kernel of a product computes. The sizes do not affect results.
- * If all fields are 0, the kernel chooses. */
+ * If all sizes are 0, the kernel chooses them. */
 typedef struct rf_blocks {
   int64_t kc,  /* values of k in a block */
       a_bytes, /* bytes of packed rows in a block, for each group of threads that works on it */
@@ -194,12 +196,12 @@ typedef struct rf_machine {
 } rf_machine;
 
 /* Finds a machine. Finds a machine. `spec` is "local", the path of a machine file, or the name of a
- * data sheet. "local" is the calibrated machine. Without a calibration, it is the detected machine.
- * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the data
- * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4). For a machine with nodes, it
- * is the number of nodes and of chips per node (h100-sxm:4x8 has 4 nodes of 8 chips). SLICES is the
- * number of slices with this SHAPE on the data-centre network. `chips` becomes the product of SHAPE
- * and SLICES. All other figures are still those of one chip. */
+ * data sheet. "local" is the calibrated machine. Without a calibration, "local" is the detected
+ * machine. A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of
+ * the data sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4). For a machine with
+ * nodes, SHAPE is the number of nodes and of chips per node (h100-sxm:4x8 has 4 nodes of 8 chips).
+ * SLICES is the number of slices with this SHAPE on the data-centre network. `chips` becomes the
+ * product of SHAPE and SLICES. All other figures are still those of one chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 /* Like rf_machine_find, for kernels of level `isa`: "local" is the machine that was calibrated at
  * this level. If no file for this level exists, "local" is the machine that was calibrated at the
@@ -216,13 +218,14 @@ rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error 
 /* Text that describes the chips: "2 nodes of 8 chips", "16 chips (4x4)" or "2 slices of 16 chips
  * (4x4)". */
 const char *rf_machine_chips_text(const rf_machine *machine, char text[120]);
-/* True if the nodes of SHAPE are larger or smaller than the nodes of the data sheet. In this case,
- * `text` gets a sentence with both sizes. */
+/* True if the nodes of SHAPE are larger or smaller than the nodes of the data sheet. If so, `text`
+ * gets a sentence with both sizes. */
 bool rf_machine_odd_node(const rf_machine *machine, char text[200]);
 /* Sets the price of a chip-hour. `text` is the name of a tier, or an amount in USD. Errors list the
  * tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
-/* Text with all prices, such as "list 2.70, committed 1.61". It is "" if no price is known. */
+/* Text with all prices, such as "list 2.70, committed 1.61". The text is "" if no price is
+ * known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
 /* Checks that a slice with these extents fits in a pod. The order of the extents does not matter.
  * Errors call it `what`. */
@@ -245,8 +248,8 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
  * figure changes its meaning. In version 2, memory bandwidth is the median of single passes. In
  * version 3, products with an adapter's narrow matrix count the FLOPs of whole vectors. */
 enum { RF_CALIBRATION = 3 };
-/* True if figures of a calibration have another definition than those of RF_CALIBRATION. In this
- * case, `text` gets a sentence that says so, and says what to do. */
+/* True if figures of a calibration have another definition than those of RF_CALIBRATION. If so,
+ * `text` gets a sentence about this difference, with advice. */
 bool rf_machine_old_calibration(const rf_machine *machine, char text[200]);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* Writes a machine file. The file gets its name only when it is complete. */
@@ -267,8 +270,8 @@ void rf_machine_local_path(rf_isa isa, char path[4096]);
  * HOST.8-ranks.json. */
 void rf_machine_ranks_path(rf_isa isa, int ranks, char path[4096]);
 
-/* One dimension of a group of chips on a torus. It has `extent` chips that are `stride` links
- * apart. If `wraps` is true, the ring closes, so it uses both directions. */
+/* One dimension of a group of chips on a torus. The dimension has `extent` chips that are `stride`
+ * links apart. If `wraps` is true, the ring closes, so it uses both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
@@ -296,10 +299,10 @@ enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 
 /* Sets `group` to the chips along these mesh axes. Inner mesh axes use neighbouring chips. If
  * possible, a mesh axis uses complete torus axes. The `slice` axis uses the data-centre network. If
- * the machine is `by_device`, one mesh axis joins the two devices of a chip. This is the pinned
- * axis. Without a pinned axis, it is the innermost axis with an even extent. RAFTER_INVALID: the
- * mesh and the machine have different numbers of chips, or the bandwidth of the links is
- * unknown. */
+ * the machine is `by_device`, one mesh axis joins the two devices of a chip. The joining axis is
+ * the pinned axis. Without a pinned axis, the innermost axis with an even extent joins them.
+ * RAFTER_INVALID: the mesh and the machine have different numbers of chips, or the bandwidth of the
+ * links is unknown. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
 /* Sets `group` to a group with these extents along the network's axes (SWITCH: chips of a node,
@@ -307,10 +310,11 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
 rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
                           rf_error *error);
 /* Seconds of a collective. docs/planning.md has the formulas. `whole_bytes` are the bytes of an
- * array. For an all-gather, it is the gathered array. For a reduce-scatter or an all-reduce, it is
- * the input of one member. For an all-to-all, it is the input of all members. For a permute, it is
- * one message. If `literature` is true, the formulas omit the factor (X-1)/X of rings, as books do.
- * *latency gets only the latency. `latency` may be NULL. */
+ * array. For an all-gather, whole_bytes counts the gathered array. For a reduce-scatter or an
+ * all-reduce, whole_bytes counts the input of one member. For an all-to-all, whole_bytes counts the
+ * input of all members. For a permute, whole_bytes counts one message. If `literature` is true, the
+ * formulas omit the factor (X-1)/X of rings, as books do. *latency gets only the latency. `latency`
+ * may be NULL. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 /* Like rf_collective_seconds, for this machine. If the machine has measured curves for this
@@ -318,8 +322,8 @@ double rf_collective_seconds(const rf_group *group, rf_collective kind, double w
  * fraction of the links that transfers reach. */
 double rf_machine_exchange_seconds(const rf_machine *machine, const rf_group *group, rf_collective kind,
                                    rf_dtype dtype, double whole_bytes, double *latency);
-/* Seconds that a collective takes from a rank's cores if the rank computes meanwhile. They come
- * from measured times. -1: not measured. */
+/* Seconds that a collective takes from a rank's cores if the rank computes meanwhile. The seconds
+ * come from measured times. -1: not measured. */
 double rf_machine_exchange_core(const rf_machine *machine, const rf_group *group, rf_collective kind,
                                 rf_dtype dtype, double whole_bytes);
 

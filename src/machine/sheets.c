@@ -12,8 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The program contains the text of data/machines.json. So it works without that file. The build
- * sets RF_DATA_DIR to the absolute path of data/, and rebuilds this file when the JSON changes. */
+/* The program contains the text of data/machines.json. So the program works without that file. The
+ * build sets RF_DATA_DIR to the absolute path of data/, and rebuilds this file when the JSON
+ * changes. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -64,7 +65,7 @@ static rf_status with_edition(const json_t *row, const char *edition, json_t **s
 }
 
 /* Names of machines that clouds and other programs use. The number after the last '-' of such a
- * name counts chips. In rows that end with '/', it counts cores. A chip has two cores. */
+ * name counts chips. In rows that end with '/', the number counts cores. A chip has two cores. */
 static const rf_synonym MACHINE_SYNONYMS[] = {
     {"h100", "h100-sxm"},  {"a100", "a100-80g"},     {"rtx4090", "rtx-4090"}, {"4090", "rtx-4090"},
     {"v5e", "tpu-v5e"},    {"v5litepod", "tpu-v5e"}, {"v5lite", "tpu-v5e"},   {"tpu-v5e", "tpu-v5e"},

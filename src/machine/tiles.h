@@ -5,9 +5,9 @@
 #include "machine/machine.h"
 
 /* Number of bytes of an array in the memory of a TPU. The TPU compiler stores arrays in tiles of 8
- * sublanes by 128 lanes. It chooses the order of dimensions with the smallest padding. `bits`, the
- * bits of an element, is 4, 8 (also for booleans), 16 or 32. A wider element is stored as two
- * 32-bit halves. */
+ * sublanes by 128 lanes. The compiler chooses the order of dimensions with the smallest padding.
+ * `bits`, the bits of an element, is 4, 8 (also for booleans), 16 or 32. A wider element is stored
+ * as two 32-bit halves. */
 int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims);
 /* Number of bytes of an array on this machine. Only a TPU pads arrays to tiles. The dtype may not
  * be RF_PACKED, which has its own layout. */

@@ -1,5 +1,5 @@
-/* topology.c - reads the figures of the network between chips from a machine file. It also parses
- * the shape that a user appends to a machine's name. */
+/* topology.c - reads the figures of the network between chips from a machine file. The file also
+ * parses the shape that a user appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -330,8 +330,8 @@ rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, 
 }
 
 /* Changes a shape from the order of users to the order of rf_machine.shape, which is chips of a
- * node, then nodes. Users write the number of nodes first, as Slurm, torchrun and NCCL do. If the
- * shape is one number, it is the number of chips. */
+ * node, then nodes. Users write the number of nodes first, as Slurm, torchrun and NCCL do. A shape
+ * with only one number is a number of chips. */
 static rf_status nodes_of(const rf_machine *m, const char *text, int shape[RF_TORUS_AXES], int *rank,
                           rf_error *error) {
   const rf_topology *t = &m->topology;

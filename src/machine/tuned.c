@@ -1,5 +1,5 @@
-/* tuned.c - block sizes of products that were tuned on one CPU. It has the shape classes, the JSON
- * in a machine file, and the choice for an op. */
+/* tuned.c - block sizes of products that were tuned on one CPU. The file has the shape classes, the
+ * JSON in a machine file, and the choice for an op. */
 #include "machine/tuned.h"
 
 #include "machine/parts.h"

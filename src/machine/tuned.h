@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "machine/machine.h"
 
-/* A product with at most this number of rows does not pack its weights. So it has no blocks to
- * tune. */
+/* A product with at most this number of rows does not pack its weights. So such a product has no
+ * blocks to tune. */
 enum { RF_FEW_ROWS = 16 };
 
 /* The shape class of a product. The number of rows and the size of the weight decide the class. -1:
@@ -15,7 +15,7 @@ int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);
 /* Returns the tuned block sizes for this op and kernel. If all sizes are 0, the kernel uses its
- * default. */
+ * default sizes. */
 rf_blocks rf_tuned_blocks(const rf_tuned *tuned, const rf_graph *graph, const rf_op *op, const char *kernel,
                           int threads);
 

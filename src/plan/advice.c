@@ -136,8 +136,8 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
 }
 
 static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advice *row) {
-  /* If the changed plan does not fit, v->bytes are live bytes. So they are compared with live
-   * bytes. */
+  /* If the changed plan does not fit, v->bytes are live bytes. Then live bytes of both plans are
+   * compared. */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;
   double saved = (double)(now - v->bytes), slower = v->seconds / plan->step_seconds - 1;
   char speed[32];

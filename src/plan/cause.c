@@ -64,8 +64,8 @@ static int64_t rows_of(const rf_plan *plan, int op) {
 }
 
 /* Finds the operand that needs the most columns of padding to fill whole tiles of the matrix unit.
- * Returns the number of these columns. It is 0 if no padding is needed, or if the matrix unit has
- * no tiles. *extent gets the operand's width. */
+ * Returns the number of columns of padding. The number is 0 if no padding is needed, or if the
+ * matrix unit has no tiles. *extent gets the operand's width. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;

@@ -62,7 +62,8 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     const rf_op *op = &graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
-    /* A recomputed op must give bit-identical results. So it uses the kernel of the first op. */
+    /* A recomputed op must give bit-identical results. So a recomputed op uses the kernel of the
+     * first op. */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);

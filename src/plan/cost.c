@@ -1,5 +1,5 @@
 /* cost.c - predicts the seconds of an op from its FLOPs and bytes. Rates come from the machine's
- * measured curves. Without curves, they come from its data sheet and from default efficiencies. */
+ * measured curves. Without curves, rates come from its data sheet and from default efficiencies. */
 #include "machine/tuned.h"
 #include "plan/parts.h"
 
@@ -56,7 +56,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   return rf_cost_amount(graph, op, work);
 }
 
-/* The dtype in which an op computes or moves data. It is the dtype of its first floating
+/* The dtype in which an op computes or moves data. The dtype is that of the op's first floating
  * operand. */
 static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->input_count + op->output_count; i++) {
@@ -68,9 +68,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* True if the op has few rows, and therefore reads quantised blocks directly. Such an op does not
- * follow the curves that were measured with plain matrices. With many rows, kernels first convert
- * the blocks to floats, and these curves apply. */
+/* True if the op has few rows, and therefore reads quantised blocks directly. An op that reads
+ * quantised blocks does not follow the curves that were measured with plain matrices. With many
+ * rows, kernels first convert the blocks to floats, and these curves apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -155,7 +155,7 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 /* ---- curves ---------------------------------------------------------------------------------- */
 
 /* The best curve of this op. The first choice has the same kernel and dtype, the second has the
- * same kernel, and the third has the same dtype. If none of these exists, any curve of the op is
+ * same kernel, and the third has the same dtype. If no such curve exists, any curve of the op is
  * used. A product of bf16 rows with an adapter's f32 matrix runs on the kernel for f32. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
@@ -210,7 +210,7 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   return curve;
 }
 
-/* Work per second at `size`. It is linear in log(size) between measured points, and constant
+/* Work per second at `size`. The rate is linear in log(size) between measured points, and constant
  * outside of them. */
 static double curve_rate(const rf_curve *c, double size) {
   int last = c->count - 1;
@@ -267,8 +267,8 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* FLOP/s or bandwidth with `threads` threads. It is interpolated between measured thread counts,
- * and is 0 at 0 threads. */
+/* FLOP/s or bandwidth with `threads` threads. The value is interpolated between measured thread
+ * counts, and is 0 at 0 threads. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -346,8 +346,8 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
  * products, whose operands are cast and scaled in an extra pass. tests/published_runs fits both to
  * published runs. */
 enum { NARROW_HEAD = 128 };
-/* Fraction of one thread's peak that a reference kernel reaches. It is used if calibration has not
- * timed the kernel. Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
+/* Fraction of one thread's peak that a reference kernel reaches. The fraction is used if
+ * calibration has not timed the kernel. Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.63, EIGHT_BITS = 0.75;
 
@@ -403,7 +403,8 @@ static double edge_seconds(const rf_machine *machine, const char *op, const char
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Seconds of a product of generation with a plain matrix. -1: the machine has no curve for it. */
+/* Seconds of a product of generation with a plain matrix. -1: the machine has no curve for this
+ * product. */
 static double plain_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_cost_class *class, double flops) {
   const rf_curve *curve = exact_curve(machine, class->name, class->type);
@@ -414,7 +415,7 @@ static double plain_seconds(const rf_machine *machine, const rf_graph *graph, co
 }
 
 /* Seconds of the head's products with its transposed packed matrix. -1: the machine has no curves
- * for them. */
+ * for these products. */
 static double turned_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                              double flops) {
   const rf_panels *panels = &packed_of(graph, op)->panels;
@@ -424,8 +425,9 @@ static double turned_seconds(const rf_machine *machine, const rf_graph *graph, c
   return !(flops > 0) ? 0 : curve ? flops / curve_rate(curve, chunk_rows(graph, op)) : -1;
 }
 
-/* Seconds of a product with a packed matrix, as the sum over the parts of the matrix. Also gives
- * the seconds of a product of generation with a plain matrix. Returns -1 without curves. */
+/* Seconds of a product with a packed matrix, as the sum over the parts of the matrix. The function
+ * also gives the seconds of a product of generation with a plain matrix. Returns -1 without
+ * curves. */
 static double product_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                               rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
@@ -508,9 +510,9 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest known bandwidth for a number of bytes. This is `bandwidth` (of memory), or the bandwidth
- * of the fastest op without products in calibration. Only measurements at this size or a larger
- * size count. Small tensors fit in a cache. */
+/* Highest known bandwidth for a number of bytes. The result is `bandwidth` (of memory), or the
+ * bandwidth of the fastest op without products in calibration. Only measurements at this size or a
+ * larger size count. Small tensors fit in a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];

@@ -141,8 +141,8 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   return count;
 }
 
-/* Makes the plan of a setting with a remat policy. *made gets the result. It is all zero if no plan
- * was made. */
+/* Makes the plan of a setting with a remat policy. *made gets the result. The result is all zero if
+ * no plan was made. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -302,8 +302,8 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Number of microbatches for a pipeline. It is `accumulate` if that is valid, otherwise batch /
- * chips. */
+/* Number of microbatches for a pipeline. The number is `accumulate` if that is valid, otherwise
+ * batch / chips. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
@@ -379,7 +379,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
 }
 
 /* The error if no mesh can be planned. If the chips cannot share the batch, the error says so.
- * Otherwise it is `last`, the error of the last mesh. */
+ * Otherwise the error is `last`, the error of the last mesh. */
 static rf_status no_mesh(const fitter *f, const rf_error *last, rf_error *error) {
   const int64_t batch = f->from.build.microbatch * f->from.build.accumulate,
                 chips = rf_mesh_chips(&f->from.build.mesh);

@@ -303,8 +303,8 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
                : RF_FAIL(error, RAFTER_INVALID,
                          "leave --weights out, or add --lora, which freezes the weights",
                          "--weights needs frozen weights, but this job trains them");
-  /* the setting `compile` takes int8 matrices as arrays of codes, because such a program does not
-   * run */
+  /* the option --compile takes int8 matrices as arrays of codes, because it does not run the
+   * program */
   if (as == RF_WEIGHTS_INT8 && !s->plan.backend->plain_weights) build->plain = false;
   if (build->plain && (as == RF_WEIGHTS_INT8 || as == RF_WEIGHTS_Q4))
     return RF_FAIL(error, RAFTER_INVALID,

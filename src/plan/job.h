@@ -36,11 +36,12 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
 
 /* True if the command can run on the ranks of an MPI job. */
 bool rf_runs_on_ranks(const rf_options *options);
-/* The rank of this process among the ranks of the job. It is 0 if the job has only this process. */
+/* The rank of this process among the ranks of the job. The rank is 0 if the job has only this
+ * process. */
 int rf_rank_of_job(const rf_options *options);
 /* Finds the hosts of the run in the options and in variables of the launcher. The result is
- * RAFTER_INVALID if these contradict each other, or if one is missing. With --backend cpu, each
- * rank of an MPI job is a host with one chip. */
+ * RAFTER_INVALID if options and variables contradict each other, or if one is missing. With
+ * --backend cpu, each rank of an MPI job is a host with one chip. */
 rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error);
 
 /* Name of the model that drafts, from --speculate MODEL. NULL: there is none. */

@@ -19,17 +19,17 @@ static inline bool rf_job_plans(const rf_options *options) {
 /* ---- job_mesh.c ------------------------------------------------------------------------------ */
 
 /* Handles --mesh, which must have the number of chips of the machine. The default mesh has the axis
- * fsdp in training and the axis tensor in other jobs. It has one copy of the model on each slice.
- * If the axis tensor cannot shard the model over all chips, the chips hold several copies of the
- * model (data). A chip of two devices counts as two chips. The default of --zero is 3 if the mesh
- * has an fsdp axis, otherwise 0. */
+ * fsdp in training and the axis tensor in other jobs. The default mesh has one copy of the model on
+ * each slice. If the axis tensor cannot shard the model over all chips, the chips hold several
+ * copies of the model (data). A chip of two devices counts as two chips. The default of --zero is 3
+ * if the mesh has an fsdp axis, otherwise 0. */
 rf_status rf_job_resolve_mesh(const rf_options *options, rf_settings *settings, rf_error *error);
 
 /* ---- job_ranks.c ----------------------------------------------------------------------------- */
 
 /* Ranks on one machine share its cores, unless the launcher has given cores to each rank. All ranks
- * compute the same plan. So all use the smallest number of threads and the lowest instruction set
- * of any rank. */
+ * compute the same plan. So all ranks use the smallest number of threads and the lowest instruction
+ * set of any rank. */
 rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error);
 /* If the ranks of this job are the chips of a pipeline, each rank plans its own stage. */
 void rf_ranks_choose_stage(rf_plan_options *plan);

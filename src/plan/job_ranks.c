@@ -66,8 +66,8 @@ static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *foun
                  machine->chips);
 }
 
-/* All ranks must make the same plan, so all take the file that rank 0 has. They exchange this file
- * only at the first call, because a rank may make more plans than the others. */
+/* All ranks must make the same plan, so all take the file that rank 0 has. The ranks exchange this
+ * file only at the first call, because a rank may make more plans than the others. */
 static rf_status read_first(rf_link *link, rf_isa isa, rf_machine *machine, bool *found, rf_error *error) {
   static rf_machine *kept;
   static bool known;

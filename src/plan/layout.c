@@ -223,8 +223,8 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts a block into the highest bucket that starts below the block. If no such bucket exists,
- * uses the lowest bucket. */
+/* Inserts a block into the highest bucket that starts below the block. If no bucket starts below
+ * the block, uses the lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -331,8 +331,8 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, (gap){start, end});
 }
 
-/* Fills p->around with the blocks that live at the same time as the short block b. These are other
- * short blocks, and long blocks that begin after the current op. */
+/* Fills p->around with the blocks that live at the same time as the short block b. Such blocks are
+ * other short blocks, and long blocks that begin after the current op. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
   a->count = 0;
@@ -500,8 +500,9 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
   bool other[BY_RANKS] = {false}; /* true if the last call of promote() changed the order */
-  /* The first order that is low enough wins. A placement stops as soon as it is too high to win.
-   * The placement of the last order never stops, because later rounds start from its result. */
+  /* The first order that is low enough wins. The code stops a placement as soon as its height is
+   * too large to win. The placement of the last order never stops, because later rounds start from
+   * its result. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -553,7 +554,7 @@ static int compare_resident(const void *a, const void *b) {
   return x->tensor - y->tensor;
 }
 
-/* Places weights first. So their offsets are the same in a plan without an optimizer. Adapters,
+/* Places weights first. So weights have the same offsets in a plan without an optimizer. Adapters,
  * masters, moments and KV caches follow. */
 static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0,
@@ -611,8 +612,8 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   return height;
 }
 
-/* Places all tensors in the memory of the chip. If `host` is true, places those in the memory of
- * the host. Returns the height in bytes. *persistent gets the end of the persistent region. */
+/* Places all tensors in the memory of the chip. If `host` is true, the memory is that of the host.
+ * Returns the height in bytes. *persistent gets the end of the persistent region. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

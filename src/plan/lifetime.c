@@ -153,8 +153,8 @@ void rf_flow_lifetimes(rf_flow *flow) {
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
   /* Between the forward and the backward pass of a microbatch, passes of other microbatches run.
-   * They must not overwrite the tensor. The exception is a stage with only one run of layers and
-   * only one microbatch in flight. */
+   * The other passes must not overwrite the tensor. The exception is a stage with only one run of
+   * layers and only one microbatch in flight. */
   bool held = rf_slots_are_held(tensor, &graph->mesh);
   if (rf_tensor_is_elsewhere(tensor, &graph->mesh)) return (rf_flow_tensor){0};
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),

@@ -143,8 +143,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write. This is `now`, or the end of the last transfer that uses its output
- * bytes. Drops transfers that ended before `now`. If the list is full, waits for the oldest
+/* Time when op `i` may write. The time is `now`, or the end of the last transfer that uses the op's
+ * output bytes. Drops transfers that ended before `now`. If the list is full, waits for the oldest
  * transfer. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;

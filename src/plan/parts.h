@@ -60,7 +60,7 @@ void rf_plan_digest(rf_plan *plan);
  * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
-/* Bytes of the persistent region of the chip. If `host` is true: of the host. */
+/* Bytes of the persistent region of the chip or, if `host` is true, of the host. */
 int64_t rf_flow_persistent(const rf_flow *flow, bool host);
 /* Return the largest sum of live bytes, without alignment. *peak_op gets the op with this sum, and
  * by_class the bytes of each class of tensor at this op. The pointers `peak_op` and `by_class` may
@@ -128,9 +128,10 @@ int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
 int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */
 
-/* remat.c: chooses tensors to recompute so that the plan fits in `room` bytes. It marks these
- * tensors in `drop`, which has one entry for each tensor of `base`. If no set fits, it chooses the
- * set with the smallest peak. *arena gets the size of the arena. `base` has no kernels yet. */
+/* remat.c: chooses tensors to recompute so that the plan fits in `room` bytes. The function marks
+ * these tensors in `drop`, which has one entry for each tensor of `base`. If no set fits, the
+ * function chooses the set with the smallest peak. *arena gets the size of the arena. `base` has no
+ * kernels yet. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 
@@ -142,7 +143,7 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **plan, rf_error *error);
 
-/* flights.c: lets exchanges between ranks overlap with computation, if the options ask for this. */
+/* flights.c: lets exchanges between ranks overlap with computation, if the options say so. */
 rf_status rf_plan_overlap(rf_graph *graph, const rf_plan_options *options, rf_error *error);
 
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
@@ -158,8 +159,8 @@ rf_status rf_plan_adopt(rf_graph *graph, const rf_plan *owner, rf_error *error);
  * stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
 /* plan.c: rf_plan_of_graph plans a graph without changing it, and takes ownership of the graph.
- * rf_plan_make_to plans a model. `base` is the model's unplanned graph, or NULL. It must outlive
- * the plan. */
+ * rf_plan_make_to plans a model. `base` is the model's unplanned graph, or NULL. `base` must
+ * outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
                           const rf_graph *base, rf_plan **plan, rf_error *error);

@@ -57,8 +57,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows. It does not depend on contexts. The memory of experts always has
- * the same number of rows, so fewer rows fill less of this memory. */
+/* Work of an op for `rows` rows. The work does not depend on contexts. The memory of experts always
+ * has the same number of rows, so fewer rows fill less of this memory. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS));
@@ -84,7 +84,7 @@ rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, in
 }
 
 /* Number of rows of a tensor on one chip, in a forward pass of `rows` rows. After a gather, a chip
- * has all rows. Before it, a chip has a part of the rows. */
+ * has all rows. Before the gather, a chip has a part of the rows. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;

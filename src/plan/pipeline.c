@@ -195,8 +195,8 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* Sets the time of the returned plan. It has the plan's own work, and its waits for transfers and
- * for other stages. */
+/* Sets the time of the returned plan. The time has the plan's own work, and its waits for transfers
+ * and for other stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;
@@ -214,8 +214,8 @@ static void set_time(rf_plan *plan, double seconds) {
   plan->step_seconds = seconds;
 }
 
-/* The difference of two times, which cannot be negative. Without this, rounding could make it
- * negative. */
+/* The difference of two times, which cannot be negative. Without this function, rounding could make
+ * a difference negative. */
 static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
 
 /* Stores the time and the work of all stages in the plan that is returned. False: out of memory. */
@@ -301,7 +301,8 @@ static rf_status plan_stage(line_up *l, int number, rf_plan_depth depth, rf_erro
   return time_pieces(l->plan[number], l->piece, &l->stage[number]) ? RAFTER_OK : no_memory(error);
 }
 
-/* Removes the plan that is returned from the list. The other plans stay in the list. */
+/* Removes one plan from the list: the plan that the function returns. The other plans stay in the
+ * list. */
 static rf_plan *take_plan(line_up *l) {
   int chosen = l->options->own_stage ? l->options->build.mesh.stage : 0;
   for (int i = 0; i < l->stages && !l->options->own_stage; i++)

@@ -6,8 +6,8 @@
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of the passes of a piece for one microbatch. Also seconds to send the results to the next
- * or the previous piece. */
+/* Seconds of the passes of a piece for one microbatch. The struct also has the seconds to send the
+ * results to the next or the previous piece. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;

@@ -55,7 +55,7 @@ typedef enum rf_collectives {
   RF_COLLECTIVES_NONE     /* the core moves data, and cannot compute at the same time */
 } rf_collectives;
 
-/* If ranks exchange data while they compute. */
+/* Setting by which ranks exchange data while they compute. */
 typedef enum rf_overlap {
   RF_OVERLAP_AUTO, /* yes, where the plan predicts that this saves time */
   RF_OVERLAP_ON,
@@ -193,14 +193,14 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
 rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan,
                             rf_error *error);
 void rf_plan_free(rf_plan *plan);
-/* Memory that a plan may use, in bytes. It is the budget, or the machine's memory without its
- * reserve. */
+/* Memory that a plan may use, in bytes. The limit is the budget, or the machine's memory without
+ * its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
 /* Fills two arrays of op_count entries. live[i] gets the live bytes at op i, which are at most
  * live_bytes. top[i] gets the end of the used part of the arena at op i. The maximum of top[i] is
  * arena_bytes without guard bytes. */
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
-/* Bytes of host memory that one chip may use. They are an equal part of its host's memory. 0:
+/* Bytes of host memory that one chip may use. A chip may use an equal part of its host's memory. 0:
  * unknown. */
 int64_t rf_plan_host_room(const rf_machine *machine);
 /* True if the arena fits in rf_plan_room and, if this is known, the host region fits in
@@ -260,19 +260,19 @@ typedef struct rf_fit_whole {
 } rf_fit_whole;
 /* Finds the fastest plan that fits rf_plan_room(options), or the smallest plan if none fits. The
  * batch, microbatch * accumulate, does not change. On several chips, the search first plans meshes
- * of data, fsdp, tensor and expert. It plans these in bf16, unless the dtype is fixed. Then it
- * plans meshes that are similar to the best mesh. At the end it varies the other settings on the
- * best few meshes. `whole` replaces the plan's memory and time, unless it is NULL. `found` gets the
- * frontier, fastest first, unless it is NULL. */
+ * of data, fsdp, tensor and expert. These meshes are planned in bf16, unless the dtype is fixed.
+ * Then the search plans meshes that are similar to the best mesh. At the end, the search varies the
+ * other settings on the best few meshes. `whole` replaces the plan's memory and time, unless it is
+ * NULL. Unless `found` is NULL, it gets the frontier, fastest first. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
 /* The size of an op in its curve. A curve has measured rates for several sizes. For attention, the
- * size is sequence length * head width. For attention over a cache, it is rows per sequence * head
- * width. Other ops: rf_cost_amount. */
+ * size is sequence length * head width. For attention over a cache, the size is rows per sequence *
+ * head width. Other ops: rf_cost_amount. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Kinds of products whose time depends on the number of rows. These are all products with a packed
- * matrix, and the products of generation with a plain matrix. Each kind has a curve for each
+/* Kinds of products whose time depends on the number of rows. Such products are all products with a
+ * packed matrix, and the products of generation with a plain matrix. Each kind has a curve for each
  * storage type. The curve's sizes are numbers of rows. The curve's op is the kind's name, and its
  * kernel is the storage type. A kind that reads a packed matrix without conversion has three more
  * curves. The kernel of these curves is the kind's name. The ops of these curves are "matmul_start"
@@ -280,7 +280,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
  * k). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all other products */
-  RF_PRODUCTS_FAST,        /* --with --compute fast: activations are rounded to 8 bits */
+  RF_PRODUCTS_FAST,        /* with --compute fast: activations are rounded to 8 bits */
   RF_PRODUCTS_BF16,        /* bf16 x bf16; some CPUs multiply these in tiles */
   RF_PRODUCTS_TURNED,      /* transposed: for the gradient of the input */
   RF_PRODUCTS_TURNED_BF16, /* the same, bf16 x bf16 */
@@ -306,7 +306,7 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
 /* Name of an op's curve. If the product's weight has the narrow width of an adapter's rank, the
- * name is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow". Otherwise it is the op's
+ * name is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow". Otherwise the name is the op's
  * name. */
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* Number of FLOPs that the op executes: FLOPs of the model, plus the extra FLOPs in flops_again. */
@@ -316,10 +316,10 @@ double rf_cost_work(rf_work work);
 /* The work of an op, as its curve counts it: the columns of a narrow matrix are rounded up to whole
  * vectors. */
 double rf_cost_amount(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Predicted seconds of one call of an op. This is the larger of the time of its arithmetic and the
- * time of its memory traffic. The rates are those of the machine's curve for this op. Without such
- * a curve, they are the machine's peak rates. *bound gets the resource that limits the op, unless
- * it is NULL. */
+/* Predicted seconds of one call of an op. The result is the larger of the time of the op's
+ * arithmetic and the time of its memory traffic. The rates are those of the machine's curve for
+ * this op. Without such a curve, the rates are the machine's peak rates. *bound gets the resource
+ * that limits the op, unless it is NULL. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
@@ -373,8 +373,8 @@ double rf_plan_tokens(const rf_plan *plan);
 /* Time and work of one step of the plan. */
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan);
 /* Sets a fastest and a slowest time for a run with the planned time `seconds`. The run probably
- * takes a time between these two. Returns false if the machine's figures do not come from a data
- * sheet. */
+ * takes a time between the fastest and the slowest time. Returns false if the machine's figures do
+ * not come from a data sheet. */
 bool rf_plan_band(const rf_plan *plan, double seconds, double band[2]);
 /* Adds `times` times `more` to `sum`. The bound of the sum is the bound with the most time. */
 void rf_plan_totals_add(rf_plan_totals *sum, const rf_plan_totals *more, double times);

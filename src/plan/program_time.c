@@ -1,13 +1,13 @@
-/* program_time.c - the time of a JAX program. A JAX program differs from rafter's: attention scores
- * pass through memory, attention computes masked pairs too, loops copy residuals to and from
- * stacks, and f32 products use the lower precision that is JAX's default. */
+/* program_time.c - the time of a JAX program. A JAX program differs from a program of rafter.
+ * Attention scores pass through memory, and attention also computes masked pairs. Loops copy
+ * residuals to and from stacks. Products in f32 use the lower precision that is JAX's default. */
 #include "plan/parts.h"
 
 #include <string.h>
 
-/* Number of times that a residual of a loop is read from memory or written to memory. It is written
- * once, copied into a stack (a read and a write), copied out of the stack (a read and a write), and
- * read once. */
+/* Number of times that a residual of a loop is read from memory or written to memory. A residual is
+ * written once, copied into a stack (a read and a write), copied out of the stack (a read and a
+ * write), and read once. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {

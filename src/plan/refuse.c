@@ -67,8 +67,8 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt. `bytes` is the size of the arena, or the live bytes if these alone do not
- * fit. -1: no plan was made. */
+/* Result of one attempt. `bytes` is the size of the arena, or the live bytes if the live bytes
+ * alone do not fit. -1: no plan was made. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -105,7 +105,7 @@ static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   return o;
 }
 
-/* Tries one setting. Returns the bytes of its plan, or -1 if there was no plan. */
+/* Tries one setting. Returns the bytes of the plan, or -1 if no plan was made. */
 static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
@@ -148,8 +148,9 @@ static int try_zero(remedies *r) {
 }
 
 /* Writes a setting that fits. If none fits, writes the smallest size that was tried. Tries to
- * recompute whole blocks. If that fits, tries a cheaper policy. If whole blocks do not fit, tries
- * smaller microbatches. The last attempt is the slow search for single tensors. */
+ * recompute whole blocks. If the plan with recomputed blocks fits, tries a cheaper policy. If whole
+ * blocks do not fit, tries smaller microbatches. The last attempt is the slow search for single
+ * tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

@@ -182,9 +182,9 @@ static rf_status try_now(search *s, trial *result) {
 
 /* Drops whole kinds until the live bytes are at most `room`, or until no kind helps. Each round
  * drops the kind that saves the most bytes per second. If `thrifty` is true, bytes that are saved
- * below `room` do not count. So the choice may be a small kind with a low cost. Otherwise these
- * bytes count too, and shrink_kind later drops the kind in fewer blocks. *now receives the bytes
- * and time of the final set. */
+ * below `room` do not count. So the choice may be a small kind with a low cost. Otherwise bytes
+ * that are saved below `room` count too, and shrink_kind later drops the kind in fewer blocks. *now
+ * receives the bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -291,8 +291,9 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Finds the best set. This is the fastest set that fits, or the smallest set if none fits. Among
- * equal sets, takes the first. Computes a memory layout only for sets that may be the best. */
+/* Finds the best set. The best set is the fastest set that fits, or the smallest set if none fits.
+ * Among equal sets, takes the first. Computes a memory layout only for sets that may be the
+ * best. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;

@@ -87,7 +87,7 @@ static const again *price(rf_trial *t, const rf_remat_step *step) {
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  /* Recomputation must give the same bits. So it uses the kernel of the first op. */
+  /* Recomputation must give the same bits. So a recomputed op uses the kernel of the first op. */
   bool same = op.def == t->base->op[step->op].def;
   const rf_kernel *kernel =
       same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);

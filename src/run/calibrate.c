@@ -87,8 +87,8 @@ done:
 /* The ops of a plan that are recorded: all ops, the ops of adapters, or attention over the
  * cache. */
 typedef enum recorded { ALL, ADAPTERS, CACHED } recorded;
-/* A small plan to measure. The plan has one to four layers. So it runs quickly, but its tensors do
- * not fit in the caches. */
+/* A small plan to measure. The plan has one to four layers. So the plan runs quickly, but its
+ * tensors do not fit in the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: the plan is for training. */

@@ -55,23 +55,23 @@ void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, d
                       double seconds);
 
 /* Fills `machine` (source "calibrated"). A calibration takes one to two minutes. RAFTER_FAILED: not
- * enough memory. It measures peak arithmetic in f32, bf16 and i8, in tiles and in vectors, at level
- * `isa`. It measures read and copy bandwidth, thread scaling and launch time. It measures curves of
- * ops by dtype and kernel, and curves of packed products by storage type and rows. The data sheet
- * is the detected one. */
+ * enough memory. The calibration measures peak arithmetic in f32, bf16 and i8, in tiles and in
+ * vectors, at level `isa`. Further figures are read and copy bandwidth, thread scaling and launch
+ * time. Curves are measured for ops by dtype and kernel, and for packed products by storage type
+ * and rows. The machine's data sheet is detected. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
-/* ---- ranks (calibrate_network.c): every rank calls these functions ---- */
+/* ---- ranks (calibrate_network.c): every rank calls the functions below ----------------------- */
 
 /* Checks that the ranks are numbered node by node, and that each node has the same number of ranks.
  * Runs before the measurements. RAFTER_INVALID: not so. */
 rf_status rf_calibrate_check_ranks(const rf_calibrate_options *options, rf_error *error);
-/* Waits until all ranks have called this function. Does nothing without ranks. All ranks get
- * RAFTER_INTERRUPTED if a signal has stopped one of them. */
+/* Waits until all ranks have called this function. Does nothing without ranks. If a signal has
+ * stopped one of the ranks, all ranks get RAFTER_INTERRUPTED. */
 rf_status rf_calibrate_meet(const rf_calibrate_options *options, rf_error *error);
-/* Combines the figures of all ranks to one machine. In this machine, each rank is a chip with the
- * figures of the slowest rank. Then measures the collectives between the ranks, with the code that
- * steps use. */
+/* Combines the figures of all ranks to one machine. In the combined machine, each rank is a chip
+ * with the figures of the slowest rank. Then measures the collectives between the ranks, with the
+ * code that steps use. */
 rf_status rf_calibrate_network(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /* calibrate_network.c - measures the collectives between the ranks of an MPI job, with the kernels
- * that steps run (backend/mpi). It measures every size of a group within a node and across
+ * that steps run (backend/mpi). The file measures every size of a group within a node and across
  * nodes. */
 #include "run/calibrate_parts.h"
 

@@ -1,5 +1,5 @@
 /* calibrate_overlap.c - measures how much longer a computation takes if a collective runs at the
- * same time. This is the time that the collective takes from the cores of a rank. */
+ * same time. The difference is the time that the collective takes from the cores of a rank. */
 #include "run/calibrate_parts.h"
 
 #include "backend/mpi/flight.h"
@@ -20,7 +20,7 @@ const rf_op_def *rf_calibrate_start_of(rf_collective kind) {
                                      : NULL;
 }
 
-/* Arithmetic on values in the L1 and L2 caches. Each thread does it `times` times. */
+/* Arithmetic on values in the L1 and L2 caches. Each thread does the arithmetic `times` times. */
 static double compute(int threads, int64_t times) {
   double sum = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : sum)

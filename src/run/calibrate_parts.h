@@ -7,8 +7,8 @@
 /* calibrate_tune.c: finds the best block sizes for each combination of op, class of shapes and
  * dtype. */
 rf_status rf_calibrate_tune(const rf_calibrate_options *options, rf_tuned *tuned, rf_error *error);
-/* calibrate_heads.c: measures the curves "head_rows". Their sizes are lengths of a row (sizes of
- * the vocabulary). */
+/* calibrate_heads.c: measures the curves "head_rows". The sizes of these curves are lengths of a
+ * row (sizes of the vocabulary). */
 rf_status rf_calibrate_heads(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 /* calibrate_products.c: measures the curves of packed products, for each storage type and number of
  * rows. */
@@ -39,7 +39,7 @@ rf_status rf_calibrate_core(const rf_calibrate_options *options, const rf_graph 
 /* Fills memory with numbers in [-0.5, 0.5). Each word is a valid f32, and also two valid values of
  * bf16. */
 void rf_calibrate_values(void *at, size_t bytes);
-/* Makes a model for graphs of one op. Its fields do not affect the measurements. */
+/* Makes a model for graphs of one op. The fields of this model do not affect the measurements. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);
 
 #endif

@@ -232,7 +232,7 @@ static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *e
   return RAFTER_OK;
 }
 
-/* Adds the curves of plain matrices of one dtype. They are for products of generation in a
+/* Adds the curves of plain matrices of one dtype. Such products are those of generation in a
  * trainer's arena. */
 static rf_status measure_plain(ring *r, int64_t number, const edges *edge, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(number);

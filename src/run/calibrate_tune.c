@@ -1,6 +1,7 @@
 /* calibrate_tune.c - finds the fastest block sizes of products (`rafter calibrate --tune`). Block
- * sizes decide only where a sum is interrupted. They do not change the order of its additions. The
- * fields are tuned one after another. Then new rounds compare the result with the default. */
+ * sizes decide only where a sum is interrupted. Block sizes do not change the order of a sum's
+ * additions. The fields are tuned one after another. Then new rounds compare the result with the
+ * default. */
 #include "run/calibrate_parts.h"
 
 #include "machine/tuned.h"

@@ -46,7 +46,7 @@ rf_status rf_clock_finish(rf_clock *clock, rf_error *error);
 bool rf_clock_began(void); /* true if several ranks have called rf_clock_begin, but not yet rf_clock_finish */
 
 /* Converts the times of a trace from this clock to the clock of rank 0. After this, times count
- * from `origin`. This is a time of rank 0 that is not after the origin of the trace. */
+ * from `origin`. `origin` is a time of rank 0 that is not after the origin of the trace. */
 void rf_clock_align(const rf_clock *clock, int64_t origin, rf_trace *trace);
 
 #endif

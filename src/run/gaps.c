@@ -4,10 +4,10 @@
  * The time after a thread's part of a region has the cause WAIT. The time outside parallel regions
  * has the cause SERIAL. The system counts the mapped pages, the time in a core's queue, and the
  * time asleep (RF_SPAN_LOST). If a launch is longer than a bound, these counts must explain the
- * rest of it. Otherwise the cause is UNEXPLAINED. Counts that explain no gap explain time inside
- * the bodies of ops. If all threads slept at the same time, the process was stopped. Then all gaps
- * get the cause STOPPED. A rank records its waits for other ranks (RF_SPAN_REMOTE) with their
- * cause: SLOW_RANK or NETWORK. */
+ * rest of the launch. Otherwise the cause is UNEXPLAINED. Counts that explain no gap explain time
+ * inside the bodies of ops. If all threads slept at the same time, the process was stopped. After
+ * such a stop, all gaps get the cause STOPPED. A rank records its waits for other ranks
+ * (RF_SPAN_REMOTE) with their cause: SLOW_RANK or NETWORK. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -533,8 +533,8 @@ static void take_pieces(work *w, double *body, int64_t *ignored) {
   }
 }
 
-/* Makes one look from counts that were read at the same time. The spans of these counts have the
- * same begin and end. */
+/* Makes one look from counts that were read at the same time. The spans of counts that were read
+ * together have the same begin and end. */
 static void take_looks(work *w) {
   int64_t count = 0;
   for (int lane = 0; lane < w->trace->threads; lane++) {

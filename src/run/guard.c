@@ -48,8 +48,8 @@ static bool is_team(const void *p) {
 /* true if the thread takes no part in steps, as threads that serve connections */
 static _Thread_local bool apart;
 
-/* An MPI library allocates memory for messages. The guard allows such allocations, and only counts
- * them. */
+/* An MPI library allocates memory for messages. The guard allows allocations by an MPI library, and
+ * only counts them. */
 static _Atomic int64_t of_library;
 
 static void check(const char *call, const void *caller) {

@@ -14,14 +14,14 @@ typedef struct rf_progress {
 } rf_progress;
 enum { RF_LOAD_LONG_BYTES = 1 << 30 };
 
-/* Loads the weights of a plan. These are f32 masters and their bf16 copies, or weights that are
- * rounded to their dtype. For `path`, see rf_weights_read. */
+/* Loads the weights of a plan. Weights are f32 masters with their bf16 copies, or are rounded to
+ * their dtype. For `path`, see rf_weights_read. */
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error);
-/* Fills all parameters before the first step. Weights come from `path`. If it is NULL or "", they
- * are random numbers. Adapters come from model.lora.folder. If it is empty, they are random
- * numbers. Reports the progress in steps of 1 %. Needs memory for at most one tensor of the file
- * and a few MiB, besides the arena. */
+/* Fills all parameters before the first step. Weights come from `path`. If `path` is NULL or "",
+ * the weights are random numbers. Adapters come from model.lora.folder. If the folder is empty, the
+ * adapters are random numbers. Reports the progress in steps of 1 %. Needs memory for at most one
+ * tensor of the file and a few MiB, besides the arena. */
 rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed,
                           rf_progress progress, rf_error *error);
 

@@ -37,7 +37,7 @@ typedef enum rf_phase {
 const char *rf_phase_name(rf_phase phase);
 
 typedef enum rf_counter {
-  /* Live bytes of the arena. They come from the plan when a trace is collected. */
+  /* Live bytes of the arena. The number comes from the plan when a trace is collected. */
   RF_COUNTER_LIVE,
   RF_COUNTER_QUEUE,
   RF_COUNTER_ANSWERS,
@@ -82,7 +82,7 @@ typedef struct rf_record rf_record;
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **record, rf_error *error);
 void rf_record_close(rf_record *record); /* NULL is allowed */
 
-/* Functions for the main thread of the run. If no record is open, they do nothing. */
+/* Functions for the main thread of the run. If no record is open, the functions do nothing. */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
@@ -116,9 +116,9 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* The time after a step's sections, until the next step. It has validation, checkpoints and logs.
- * The sum of gaps, work and phases is the length of this time multiplied by `threads`, as in a
- * step. */
+/* The time after a step's sections, until the next step. In this time, the run validates, writes
+ * checkpoints and logs. The sum of gaps, work and phases is the length of this time multiplied by
+ * `threads`, as in a step. */
 typedef struct rf_traced_after {
   /* `end` is the begin of the next step or, after the last step, the end of its last phase. */
   int64_t end, heap_bytes;

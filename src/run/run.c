@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison patterns. If these bytes are read as bf16, f32 or f64, they are NaN. If they are read as
- * an id, they are negative. */
+/* Poison patterns. If the bytes of these patterns are read as bf16, f32 or f64, the values are NaN.
+ * If the bytes are read as an id, the id is negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
 /* UNTOUCHED fills the arena of debug runs, and the slack after it. So a write after the end of the
  * arena is found. GUARD fills the guard bytes after each tensor. */
@@ -96,7 +96,7 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    /* Skips tensors that reuse live bytes. Also skips inputs, because the caller has written
+    /* Skips tensors that reuse live bytes. Skips inputs too, because the caller has written
      * them. */
     if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
@@ -337,7 +337,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Number of bytes of [at, end) that are in packed matrices. The loader touches the pages of these
+/* Number of bytes of [at, end) that are in packed matrices. The loader touches the pages of packed
  * matrices. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
@@ -417,8 +417,8 @@ static const char *place_text(const rf_plan *plan, int t, char text[96]) {
   return text;
 }
 
-/* Checks that a plan has the persistent region of the run's first plan. Each persistent tensor in
- * this region must also be in the first plan, at the same offset and with the same storage. */
+/* Checks that a plan has the same persistent region as the run's first plan. Each persistent tensor
+ * in this region must also be in the first plan, at the same offset and with the same storage. */
 static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int number, rf_error *error) {
   if (plan->persistent_bytes < first->persistent_bytes)
     return RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and owner",

@@ -43,14 +43,14 @@ bool rf_run_lost_ranks(const rf_run *run);
 /* number of bytes of the arena that are in the memory of this process */
 int64_t rf_run_host_bytes(const rf_run *run);
 /* Returns the host pointer to a tensor of the plan. The argument is the tensor's id. If the host
- * cannot address the device's memory, only inputs and outputs of the graph have a pointer. It is
- * the pointer to a copy on the host. NULL: the tensor does not exist or has no pointer, or the
+ * cannot address the device's memory, only inputs and outputs of the graph have a pointer. The
+ * pointer is to a copy on the host. NULL: the tensor does not exist or has no pointer, or the
  * backend is null. */
 void *rf_run_tensor(rf_run *run, int plan, int tensor);
 /* Returns the id of a tensor with this name ("tokens", "block.3/mlp/up/weight"). RF_NONE: no tensor
  * has this name. */
 int rf_run_find(const rf_run *run, int plan, const char *name);
-/* Like rf_run_tensor, by name. Unless `tensor` is NULL, sets *tensor if the tensor exists. */
+/* Like rf_run_tensor, by name. If the tensor exists and `tensor` is not NULL, sets *tensor. */
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
 
 /* rf_run_push copies the inputs of microbatch `micro` to the device. Call rf_run_push after writing
@@ -62,8 +62,8 @@ rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
  * graph. Then rf_run_pull_micro copies the outputs of one microbatch to the host. */
 bool rf_run_defers(const rf_run *run, int plan);
 rf_status rf_run_pull_micro(rf_run *run, int plan, int micro, rf_error *error);
-/* The next three functions access `bytes` bytes of a (whole) tensor, which begin at byte `at`. They
- * work on every device, and several threads may call them at the same time. */
+/* The next three functions access `bytes` bytes of a (whole) tensor, which begin at byte `at`. The
+ * three functions work on every device, and several threads may call them at the same time. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error);
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
@@ -87,7 +87,7 @@ rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
 /* Sends the bytes of host 0 to the other hosts. */
 rf_status rf_run_share(rf_run *run, void *data, int64_t bytes, rf_error *error);
 /* Call this function before a forward pass that *stop may end. Several hosts must stop together. So
- * this function asks all of them, and returns RAFTER_INTERRUPTED if one of them stops. *during
+ * this function asks all hosts, and returns RAFTER_INTERRUPTED if one of them stops. *during
  * becomes NULL. If the run has one host, *during becomes `stop`. */
 rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int **during, rf_error *error);
 /* Host 0 can read whole tensors while the other hosts are in rf_run_serve. This function returns

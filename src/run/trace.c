@@ -111,8 +111,8 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* Returns the end of the time after a step. This is the begin of the next step, or the end of the
- * last phase. */
+/* Returns the end of the time after a step. The end is the begin of the next step, or the end of
+ * the last phase. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -179,8 +179,8 @@ rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64
   return status;
 }
 
-/* Predicts the seconds of each op. They are those of the plan, or those for the sequences of a
- * generate step. */
+/* Predicts the seconds of each op. The seconds are those of the plan, or those for the sequences of
+ * a generate step. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;

@@ -1,6 +1,6 @@
-/* waits.h - the time for which the ranks of a run wait for each other, by cause. It also finds a
- * rank that is slow. Only runs whose chips are ranks of MPI measure waits. Runs on other devices
- * measure nothing. */
+/* waits.h - the time for which the ranks of a run wait for each other, by cause. The file also
+ * finds a rank that is slow. Only runs whose chips are ranks of MPI measure waits. Runs on other
+ * devices measure nothing. */
 #ifndef RF_RUN_WAITS_H
 #define RF_RUN_WAITS_H
 
@@ -36,10 +36,10 @@ rf_status rf_waits_gather(int64_t planned_bytes, int64_t allocated_bytes, int th
  * NULL: not gathered. */
 const rf_rank_waits *rf_waits_of_ranks(int *ranks, double *seconds);
 
-/* The slow rank: the rank whose own work in a step takes longer than that of the others. The
- * difference must exceed the noise, which is four standard errors and 1 % of the work. -1: no rank
- * is slow. *excess gets the seconds in a step by which the rank exceeds the mean of the others.
- * *noise gets one standard error. */
+/* The slow rank: the rank whose own work in a step takes longer than the work of the other ranks.
+ * The difference must exceed the noise, which is four standard errors and 1 % of the work. -1: no
+ * rank is slow. *excess gets the seconds in a step by which the rank exceeds the mean of the other
+ * ranks. *noise gets one standard error. */
 int rf_waits_slowest(const rf_rank_waits *waits, int ranks, double *excess, double *noise);
 
 #endif

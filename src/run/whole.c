@@ -77,7 +77,8 @@ static bool is_visible(const rf_plan *plan, int t) {
 }
 
 /* A tensor of the plan's owner that this plan keeps but does not use. An adapter is such a tensor
- * in the plan of the model without it. The tensor is read and written through the owner's plan. */
+ * in the plan of the model without the adapter. The tensor is read and written through the owner's
+ * plan. */
 static bool is_of_owner(const rf_plan *plan, const rf_graph *unsharded, int t) {
   const rf_tensor *mine = &plan->graph->tensor[t];
   return mine->persistent && mine->param < 0 && mine->class != RF_CLASS_KV &&
@@ -255,7 +256,7 @@ static rf_status widen(void *context, int64_t mine, int64_t whole, int64_t count
   return RAFTER_OK;
 }
 
-/* Elements of a part that came from another host. `at` is the first of these elements. */
+/* Elements of a part that came from another host. `at` is the first element that came. */
 static rf_status take_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
   const transfer *x = context;
   (void)error;
@@ -376,7 +377,8 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, int mi
   return RAFTER_OK;
 }
 
-/* Every host needs the part of `chip`. The host of the chip sends it to the hosts that lack it. */
+/* Every host needs the part of `chip`. The host of the chip sends the part to the hosts that lack
+ * it. */
 static rf_status share_part(const rf_whole *w, int tensor, int chip, int64_t bytes, rf_error *error) {
   const rf_device_type *type = w->device->type;
   int owner = chip / w->local;

@@ -4,7 +4,7 @@
  *
  * With several hosts, each host has the memory of its own chips. A write goes to the chips of the
  * host that writes. Parts that no chip of this host has come from other hosts. Only host 0 can read
- * such parts, while the other hosts serve (hosts.h). */
+ * parts of other hosts, while the other hosts serve (hosts.h). */
 #ifndef RF_RUN_WHOLE_H
 #define RF_RUN_WHOLE_H
 

@@ -111,8 +111,8 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
-/* Sets `base` to the base model of an adapter. This is the path of its weights or, without a path,
- * its name. */
+/* Sets `base` to the base model of an adapter. The base model is the path of its weights or,
+ * without a path, its name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
   if (!weights || !*weights || !realpath(weights, base))

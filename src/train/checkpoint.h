@@ -13,7 +13,7 @@
 #include "train/train.h"
 
 /* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, for example
- * because the disk is full. After such an error, the temporary folder is removed. With several
+ * because the disk is full. After an I/O error, the temporary folder is removed. With several
  * hosts, all hosts call this function. Ranks that share a disk write their shards. Otherwise host 0
  * writes all files. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
@@ -26,8 +26,8 @@ rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *
 /* Sets `folder` to the newest complete checkpoint in `run_folder`. `run_folder` may itself be a
  * checkpoint. RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
-/* Removes all complete checkpoints except the newest `keep`. Also removes the remains of
- * interrupted saves. Never removes the checkpoint of step `saved`. If `keep` is 0, no checkpoint is
+/* Removes all complete checkpoints except the newest `keep`. The remains of interrupted saves are
+ * removed too. Never removes the checkpoint of step `saved`. If `keep` is 0, no checkpoint is
  * removed. */
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error);
 /* True if a folder is a run or a checkpoint. */

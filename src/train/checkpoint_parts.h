@@ -19,10 +19,10 @@ typedef struct rf_moments {
 } rf_moments;
 rf_moments rf_moments_list(const rf_trainer *trainer); /* Lists the moments. The caller frees the pool. */
 
-/* Writes weights and moments as shards. Every rank writes one file of each. The rank's files are on
- * its disk when the function returns. All ranks call this function, and all get the failure of any
- * rank. hashed[0] and hashed[1] get the hashes of the files of this rank. Their names are "" if the
- * rank has no files. */
+/* Writes weights and moments as shards. Every rank writes one file of weights and one of moments.
+ * The rank's files are on its disk when the function returns. All ranks call this function, and all
+ * get the failure of any rank. hashed[0] and hashed[1] get the hashes of the files of this rank.
+ * The names of the hashes are "" if the rank has no files. */
 enum { RF_SHARD_KINDS = 2 };
 rf_status rf_shards_save(rf_trainer *trainer, const char *folder, rf_run_hash hashed[RF_SHARD_KINDS],
                          rf_error *error);

@@ -54,9 +54,9 @@ static rf_status make_room(shards *s, rf_error *error) {
   return s->block && s->values ? RAFTER_OK : no_memory(s, error);
 }
 
-/* Writes all files. If this rank cannot write (status), it still sends its parts to the other
- * ranks, until all ranks know of the failure. Returns RAFTER_OK also if another rank has failed,
- * because rf_run_settle reports that failure. */
+/* Writes all files. If this rank cannot write (status), this rank still sends its parts to the
+ * other ranks, until all ranks know of the failure. Returns RAFTER_OK also if another rank has
+ * failed, because rf_run_settle reports that failure. */
 static rf_status exchange(shards *s, rf_status status, bool *complete, rf_error *error) {
   rf_run *run = s->trainer->run;
   *complete = true;

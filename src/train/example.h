@@ -54,8 +54,8 @@ rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t l
                           size_t bytes, rf_example *example, rf_error *error);
 /* Reads one line of preferences. two[0] gets the prompt with the chosen answer, and two[1] gets the
  * prompt with the rejected answer. The masks mark the answers. empty[i] is true if an answer has no
- * text. In this case, two[i] has no ids. Without a prompt, both answers are whole texts or
- * conversations. Then their common start is the prompt. */
+ * text. Then two[i] has no ids. Without a prompt, both answers are whole texts or conversations.
+ * The common start of both answers is then the prompt. */
 rf_status rf_example_read_two(rf_example_reader *reader, const char *path, int64_t line, const char *text,
                               size_t bytes, rf_example two[2], bool empty[2], rf_error *error);
 void rf_example_free(rf_example *example);

@@ -10,7 +10,7 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   while ((INT64_C(1) << (2 * half)) < count) half++;
   uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
   /* The Feistel network permutes [0, 4^half). This mapping is repeated until the result is below
-   * `count`. So it gives a permutation of [0, count). */
+   * `count`. So the network gives a permutation of [0, count). */
   do {
     uint64_t left = x >> half, right = x & mask;
     for (uint64_t round = 0; round < 4; round++) {

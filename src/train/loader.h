@@ -71,7 +71,7 @@ int64_t rf_loader_held_out(const rf_loader *loader);
 rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);
 /* Returns the position of `index` in a pseudorandom permutation of [0, count) for `epoch`. The
- * permutation is a Feistel network over Philox. It is repeated until the result is below
+ * permutation is a Feistel network over Philox. The network is repeated until the result is below
  * `count`. */
 int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count);
 

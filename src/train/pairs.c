@@ -100,7 +100,7 @@ done:
   return status;
 }
 
-/* Checks all files before it reads the first, because reading may take long. */
+/* Checks all files before the first file is read, because reading may take long. */
 static rf_status check_files(const char *data, rf_error *error) {
   rf_status status = RAFTER_OK;
   char *copy = rf_must(strdup(data)), *rest = copy;
@@ -144,7 +144,7 @@ static rf_status nothing_left(const rf_pair_set *set, int64_t seq, rf_error *err
       (long long)set->empty, (long long)set->long_prompts, (long long)seq);
 }
 
-/* Moves the pairs into the set. The pairs for training come first, and those for validation
+/* Moves the pairs into the set. The pairs for training come first, and the pairs for validation
  * follow. */
 static void divide(reading *r) {
   rf_pair_set *set = r->set;

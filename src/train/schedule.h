@@ -23,7 +23,7 @@ typedef struct rf_schedule {
 /* Returns the learning rate of a step from 1 to `steps`. Later steps have the rate of the last
  * step. `x` rises from 0 after the warmup to 1 at the last step.
  *   Cosine: `floor + (peak - floor) (1 + cos(pi x)) / 2`.
- *   Exponential: `peak (floor / peak)^x`. In this formula, a floor of 0 counts as peak / 100.
+ *   Exponential: `peak (floor / peak)^x`. The formula has peak / 100 for a floor of 0.
  *   Wsd: the rate is peak, and falls linearly from peak to floor over the last `decay` steps. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 

@@ -1,12 +1,12 @@
 /* source.h - one source of training rows: the place of its tokens, and the tokens of each row.
  *
- * A row has T tokens. A stream is a text file, or a shard without documents. It is split every T
- * tokens. If the last part of a stream is shorter, it is dropped. Documents (JSONL rows, or a shard
- * with documents) are packed by best fit. So a row has several pieces of documents. A piece has at
- * most T tokens and is a segment. So no token attends to another document. No token is repeated. A
- * plain text of more than T tokens becomes several pieces. An example becomes one piece. Examples
- * are conversations, prompts with their completion, and tokens with a mask. The tokens of an
- * example after the first T are dropped and counted. */
+ * A row has T tokens. A stream is a text file, or a shard without documents. A stream is split
+ * every T tokens. If the last part of a stream is shorter, it is dropped. Documents (JSONL rows, or
+ * a shard with documents) are packed by best fit. So a row has several pieces of documents. A piece
+ * has at most T tokens and is a segment. So no token attends to another document. No token is
+ * repeated. A plain text of more than T tokens becomes several pieces. An example becomes one
+ * piece. Examples are conversations, prompts with their completion, and tokens with a mask. The
+ * tokens of an example after the first T are dropped and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
@@ -50,8 +50,9 @@ typedef struct rf_source {
   int64_t tokenizer_vocab; /* number of ids of the tokenizer that read the text; 0: no tokenizer */
   int64_t tokens, documents;
   int64_t cut,    /* number of examples with more than T tokens */
-      cut_tokens; /* number of tokens that were dropped from these examples */
-  /* Number of examples in which the loss counts no token. These examples are in no row. */
+      cut_tokens; /* number of tokens that were dropped from examples with more than T tokens */
+  /* Number of examples in which the loss counts no token. Examples that are skipped are in no
+   * row. */
   int64_t skipped;
   rf_rows train, held_out; /* held_out: the rows for validation. */
 } rf_source;
@@ -91,7 +92,7 @@ rf_status rf_source_check(const char *spec, const rf_source_options *options, in
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source,
                          rf_error *error);
 /* Writes each row of a .jsonl file as a document of a shard, with a loss mask if the row has one.
- * When the shard is complete, it is renamed to `shard_path`. */
+ * The complete shard is renamed to `shard_path`. */
 rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path,
                                 rf_error *error);
 void rf_source_close(rf_source *source);
@@ -111,8 +112,8 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
 /* Fills one row, which begins at token `at` of a batch, and appends the starts of its segments. */
 rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t at,
                          rf_token_batch *batch, rf_error *error);
-/* Marks the tokens [at, end) of a batch as unused. If at = end, there are none. The unused tokens
- * become one segment of tokens 0 without labels. */
+/* Marks the tokens [at, end) of a batch as unused. If at = end, no token is unused. The unused
+ * tokens become one segment of tokens 0 without labels. */
 void rf_source_fill_unused(rf_token_batch *batch, int64_t at, int64_t end);
 
 #endif

@@ -75,8 +75,8 @@ typedef struct rf_trainer {
      * compiles */
     bool later;
   } counted; /* counts since the trainer was opened */
-  /* Function that writes further files of a checkpoint, in `folder`. NULL: there are no such
-   * files. */
+  /* Function that writes further files of a checkpoint, in `folder`. NULL: the checkpoint has no
+   * further files. */
   rf_status (*save_more)(void *more, const char *folder, rf_error *error);
   void *more;
   /* text of the file settings.template, for checkpoints; NULL: the template of the model */
@@ -90,18 +90,17 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **traine
 /* The two parts of rf_trainer_open, for a run that the trainer shares with generators and scorers.
  * rf_trainer_prepare makes the plans and opens the data. rf_trainer_bind starts the trainer on a
  * run and loads the weights. The first plans of the run must be those of rf_trainer_plans. Other
- * plans have trainer->plan as their owner (rf_plan_options.owner). These plans may run between
- * steps. The caller still owns the run. It closes the run after the generators and before the
- * trainer. */
+ * plans have trainer->plan as their owner (rf_plan_options.owner). Plans of other jobs may run
+ * between steps. The caller still owns the run. The caller closes the run after the generators and
+ * before the trainer. */
 rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]); /* Returns their number. */
 rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
 /* Takes one optimizer step. *step gets the results. RAFTER_FAILED: the loss or the gradient norm is
  * not finite. The message names the first op whose output is not finite. RAFTER_INTERRUPTED:
- * settings.progress.stop was set before the step changed a weight. In this case, the step has no
- * effect. A step whose data cannot be read or has changed has no effect either (lost_data,
- * RAFTER_FAILED). */
+ * settings.progress.stop was set before the step changed a weight. Then the step has no effect. A
+ * step whose data cannot be read or has changed has no effect either (lost_data, RAFTER_FAILED). */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
 /* Sets *loss to the mean loss per label of `rows` validation rows. The number of rows is rounded up
  * to whole microbatches. RAFTER_INTERRUPTED as for rf_trainer_step. */

@@ -67,7 +67,7 @@ static rf_status open_data(rf_trainer *trainer, rf_error *error) {
  * tokenizing takes long. */
 static const int64_t SMALL_DATA = 16 << 20;
 
-/* Makes the training plan and opens the data. Errors of the data are reported before those of the
+/* Makes the training plan and opens the data. Errors of the data are reported before errors of the
  * plan. For large data, only errors that are found without tokenizing are reported before. */
 static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
@@ -199,7 +199,7 @@ rf_run_inputs rf_step_inputs(const rf_trainer *trainer, float loss_scale) {
                          .loss_scale = loss_scale,
                          .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
                          .rows = trainer->plan->graph->rows,
-                         /* if there are several hosts, they agree between steps instead
+                         /* with several hosts, the hosts agree between steps instead
                           * (rf_run_agree) */
                          .stop = rf_run_hosts(trainer->run) > 1 ? NULL : trainer->settings.progress.stop};
 }
@@ -253,15 +253,16 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
   return RAFTER_OK;
 }
 
-/* This function is called if a loss or a gradient norm is not finite. It runs the microbatches
- * again and checks every output. So the error can name the first op whose output is not finite. */
+/* This function is called if a loss or a gradient norm is not finite. The function runs the
+ * microbatches again and checks every output. So the error can name the first op whose output is
+ * not finite. */
 static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
                                rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, source, inputs, &first);
   if (status == RAFTER_FAILED && error && !rf_run_lost_ranks(trainer->run)) *error = first;
-  return RAFTER_FAILED; /* if no such op was found, the error is the first one */
+  return RAFTER_FAILED; /* if no such op was found, the function keeps the first error */
 }
 
 /* A device that compiles gets the weights in its first step. So the time of this first step counts

@@ -7,8 +7,8 @@
 
 /* The axes of a mesh. In the numbering of chips, the last axis varies fastest. The axis `slice`
  * crosses the data-centre network and splits the batch, as the axis `data` does. The axis
- * `sequence` shards rows. In attention, it shards heads instead (Ulysses). The axis `context`
- * shards the tokens of every sequence. */
+ * `sequence` shards rows. In attention, the axis `sequence` shards heads instead (Ulysses). The
+ * axis `context` shards the tokens of every sequence. */
 typedef enum rf_axis {
   RF_AXIS_SLICE,
   RF_AXIS_PIPELINE,
@@ -49,7 +49,7 @@ typedef struct rf_mesh {
 static inline int64_t rf_mesh_extent(const rf_mesh *mesh, rf_axis axis) {
   return mesh->of[axis] > 0 ? mesh->of[axis] : 1;
 }
-int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* number of chips in a group over these axes */
+int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* number of chips in a group over the given axes */
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
 /* Returns those of the `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
@@ -57,9 +57,9 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
  * of copies of the model. Each copy of the model serves its own sequences. */
 #define RF_AXES_OF_PASS ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
-/* The axes along which chips exchange nothing during generation. Chips that differ along these axes
- * have separate copies of the model. Copies along fsdp and expert share weights, so all of them run
- * each step together. */
+/* The axes along which chips exchange nothing during generation. Chips that differ along the
+ * returned axes have separate copies of the model. Copies along fsdp and expert share weights, so
+ * all of them run each step together. */
 rf_axes rf_mesh_apart(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
@@ -80,7 +80,7 @@ typedef enum rf_form {
 } rf_form;
 
 /* Sharding of a tensor: the axes that shard each dimension, and the axes over which the tensor is a
- * partial sum. If all fields are zero, every chip has the full tensor. */
+ * partial sum. If all fields of a sharding are zero, every chip has the full tensor. */
 typedef struct rf_spec {
   rf_axes split[4];
   rf_axes partial;

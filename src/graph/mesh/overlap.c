@@ -143,7 +143,7 @@ static void order_ops(splitter *s) {
 }
 
 /* If only waits are between the start and the wait of an exchange, the exchange stays one op.
- * Returns true if there are such exchanges. */
+ * Returns true if the graph has such exchanges. */
 static bool find_whole(splitter *s) {
   bool found = false;
   for (int i = 0; i < s->items; i++) {

@@ -38,7 +38,7 @@ typedef struct rf_half {
  * gradients are summed in the same order as on one chip. The schedule gpipe runs all forward
  * passes, then all backward passes (Huang et al. 2019). The schedule 1f1b first runs one forward
  * pass for each later stage, then alternates forward and backward passes (PipeDream-flush,
- * Narayanan et al. 2021). The schedule interleaved alternates in the same way. It changes to
+ * Narayanan et al. 2021). The schedule interleaved alternates in the same way. A stage changes to
  * another chunk after every `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section
  * 2.2). */
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
@@ -71,11 +71,12 @@ static inline bool rf_tensor_is_elsewhere(const rf_tensor *tensor, const rf_mesh
 }
 /* Adds to the program of one stage a description of each tensor that only other stages store:
  * weights and their moments, inputs and outputs. So callers find every tensor on every stage. Sets
- * rf_tensor.stages. `stage` has the programs of all stages, and `graph` is one of them. */
+ * rf_tensor.stages. `stage` has the programs of all stages, and `graph` is one of these
+ * programs. */
 void rf_pass_elsewhere(rf_graph *graph, rf_graph *const *stage);
 
 /* Makes the program of pipeline stage mesh->stage. The program has the ops of the stage's pieces.
- * It sends tensors that other stages read, and receives tensors that other stages make. */
+ * The program sends tensors that other stages read, and receives tensors that other stages make. */
 rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **out, rf_error *error);
 
 #endif

@@ -19,7 +19,7 @@ int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t plac
  * -1: the element is padding, or no whole tensor has it. `whole` gives the rank and the shape. */
 int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
 
-/* A range of consecutive indices along one dimension. These are the indices [mine, mine + count) of
+/* A range of consecutive indices along one dimension. A run is the indices [mine, mine + count) of
  * the part, and [whole, whole + count) of the whole tensor. */
 typedef struct rf_place_run {
   int64_t mine, whole, count;
@@ -37,8 +37,8 @@ rf_place_part rf_place_part_of(const rf_graph *graph, int64_t chip, int tensor, 
                                rf_pool *pool);
 bool rf_place_same(const rf_place_part *a, const rf_place_part *b);
 /* Calls `visit` for each contiguous piece of the part. The pieces are limited to elements [first,
- * first + count) of the whole tensor. A piece has `size` elements. It starts at element `mine` of
- * the part and at element `whole` of the whole tensor. */
+ * first + count) of the whole tensor. A piece has `size` elements. The piece starts at element
+ * `mine` of the part and at element `whole` of the whole tensor. */
 typedef rf_status (*rf_place_visit)(void *context, int64_t mine, int64_t whole, int64_t size,
                                     rf_error *error);
 rf_status rf_place_pieces(const rf_place_part *part, int64_t first, int64_t count, rf_place_visit visit,

@@ -14,7 +14,8 @@ struct rf_sharding {
   rf_attr attr; /* the op's attributes, which the rule changes to those of one chip */
   /* Sharding of the operands. The rule replaces it by the sharding that the op needs. */
   rf_spec in[RF_MAX_INPUTS];
-  /* Sharding of the gradients and states. The rule replaces it by the sharding of the results. */
+  /* Sharding of the gradients and states. The rule replaces the old sharding by the sharding of the
+   * results. */
   rf_spec out[RF_MAX_OUTPUTS];
   /* Set by the rule: */
   bool keeps_sums;   /* results stay partial sums, because their readers are linear */

@@ -122,7 +122,7 @@ void rf_sharder_find_gradients(rf_sharder *s);
 /* Creates a master for each f32 weight that every chip stores in full. The master is the part that
  * this chip updates. */
 void rf_sharder_make_masters(rf_sharder *s);
-/* Returns the tensor into which an op writes gradient t. *how says if the op adds to it. */
+/* Returns the tensor into which an op writes gradient t. *how says if the op adds to the tensor. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
 /* Must be called after the last op that writes gradient t in a microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t);

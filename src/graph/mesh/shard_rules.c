@@ -103,7 +103,7 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The dimension that tensor parallelism shards. -1: there is none. For matrix A or B of an adapter,
+/* The dimension that tensor parallelism shards. -1: no dimension. For matrix A or B of an adapter,
  * this is the sharded dimension of the adapted weight, if the matrix has that dimension. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];

@@ -1,8 +1,9 @@
-/* stage.c - the program of one pipeline stage. It has the ops of the stage's pieces (pipeline.h). A
- * half is the forward or backward pass of a piece. Before the first op of a half, a stage receives
- * the tensors that the half reads. A stage sends a tensor right after the op that computes the
- * tensor. If two stages use the same parameter, both store the parameter. After the last
- * microbatch, the two stages exchange their gradients. Then both stages make the same update. */
+/* stage.c - the program of one pipeline stage. The program has the ops of the stage's pieces
+ * (pipeline.h). A half is the forward or backward pass of a piece. Before the first op of a half, a
+ * stage receives the tensors that the half reads. A stage sends a tensor right after the op that
+ * computes the tensor. If two stages use the same parameter, both store the parameter. After the
+ * last microbatch, the two stages exchange their gradients. Then both stages make the same
+ * update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 

@@ -179,10 +179,10 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* For backward, XLA stores the exponentials in f32. In a loop, it also stores the softmax
-     * weights in the dtype of products. XLA writes the scores in f32 once. It reads them once for
-     * maximum and sum, and once for the softmax weights. It writes the softmax weights once, and
-     * reads them once. Source: kept.h. */
+    /* For backward, XLA stores the exponentials in f32. In a loop, XLA also stores the softmax
+     * weights in the dtype of products. XLA writes the scores in f32 once. XLA reads these scores
+     * once for maximum and sum, and once for the softmax weights. XLA writes the softmax weights
+     * once, and reads them once. Source: kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
@@ -208,8 +208,8 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_SEGMENT,
-    /* XLA writes the gradient of the softmax weights (f32) once, and reads it once. It reads the
-     * softmax weights twice. It writes the gradient of the scores once, and reads it twice. */
+    /* XLA writes the gradient of the softmax weights (f32) once, and reads it once. XLA reads the
+     * softmax weights twice. XLA writes the gradient of the scores once, and reads it twice. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 

@@ -1,7 +1,7 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
  * row, causal attention and its backward ops, and attention over the latent rows of a text
- * (scoring) or of a cache (generation). The last two ops do not compute keys. Instead, these ops
- * map queries into the latent space. */
+ * (scoring) or of a cache (generation). The last two ops do not compute keys. Instead, the last two
+ * ops map queries into the latent space. */
 #include "graph/mesh/shard.h"
 
 /* Letters for numbers of columns of a head. R: number of query columns that are rotated. P: number
@@ -257,8 +257,8 @@ static rf_work attention_rows_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are sharded in the same way as in attention_latent. The columns of w are sharded with them.
- * Each chip needs the latent row of every key. */
+/* Heads are sharded in the same way as in attention_latent. The columns of w are sharded together
+ * with the heads. Each chip needs the latent row of every key. */
 static rf_status attention_rows_shard(rf_sharding *s) {
   rf_axes rows, heads = heads_of(s, &rows);
   s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_BLOCKS);

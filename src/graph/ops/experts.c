@@ -70,8 +70,8 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Chips along the axis `tensor` shard the width of each expert. They route the same rows, and then
- * sum their results. Therefore the axis `tensor` never shards the rows. */
+/* Chips along the axis `tensor` shard the width of each expert. The chips route the same rows, and
+ * then sum their results. Therefore the axis `tensor` never shards the rows. */
 static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
@@ -125,8 +125,8 @@ static rf_status combine_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* Reduces the attributes to the experts of this chip. Their rows come from every chip of the
- * group. */
+/* Reduces the attributes to the experts of this chip. The rows of these experts come from every
+ * chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -266,7 +266,7 @@ double rf_experts_met(double experts, double used, double rows) {
   return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
 }
 
-/* The model's FLOPs count all rows, including dropped rows. They do not count rows that are
+/* The model's FLOPs count all rows, including dropped rows. FLOPs do not count rows that are
  * reserved beyond even routing (--capacity). Only experts that get a row have their weights read
  * (rf_experts_met). Reserved rows that are expected to stay empty move no bytes. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op) {

@@ -1,7 +1,7 @@
-/* head.c - the ops of the head: the cross-entropy loss, its backward op, one op for both, sums of
- * the loss, and the logits of chosen rows. The loss needs one pass over panels of the vocabulary.
- * Training never stores all logits: a kernel's workspace holds the logits of a bounded chunk of
- * rows. */
+/* head.c - the ops of the head: the cross-entropy loss, its backward op, one op for loss and
+ * backward, sums of the loss, and the logits of chosen rows. The loss needs one pass over panels of
+ * the vocabulary. Training never stores all logits: a kernel's workspace holds the logits of a
+ * bounded chunk of rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {
@@ -230,8 +230,8 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes two products. If it writes dw, it computes three. One of these products belongs
- * to forward. */
+/* The op computes two products. If the op writes dw, it computes three products. One of the head's
+ * products belongs to forward. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 /* Both ops compute logits, dx, and possibly dw. The product for dx multiplies by the transposed

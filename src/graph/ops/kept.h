@@ -1,8 +1,8 @@
 /* kept.h - what XLA allocates when a JAX program computes an op: the arrays that it stores for
  * backward, and its temporaries. For programs with lax.scan, the rules come from the jaxpr of the
- * scan's gradient (jax 0.10.2), which lists the residuals. Dumps of HLO confirmed these rules,
- * after libtpu 0.0.51 had scheduled it. For programs without a scan, the rules come from HLO of the
- * same compiler. */
+ * scan's gradient (jax 0.10.2), which lists the residuals. The rules were checked against HLO that
+ * libtpu 0.0.51 had scheduled. For programs without a scan, the rules come from HLO of the same
+ * compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
@@ -47,8 +47,8 @@ typedef struct rf_kept_rule {
   bool joins_residual;    /* true if the op adds its result to the residual stream */
   /* Other arrays that a program with a loop stores: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
-  /* Other arrays that a program without a loop stores. In such a program, XLA may recompute
-   * elementwise values. */
+  /* Other arrays that a program without a loop stores. In a program without a loop, XLA may
+   * recompute elementwise values. */
   rf_kept_part kept[RF_RULE_PARTS];
   /* Other arrays that a recomputed part of the model stores between recomputation and backward. */
   rf_kept_part again[RF_RULE_PARTS];

@@ -22,7 +22,7 @@ static rf_status lora_slots_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The work assumes that every row has an adapter of the full rank. It reads the bytes of all
+/* The work assumes that every row has an adapter of the full rank. The work reads the bytes of all
  * slots. */
 static rf_work lora_slots_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *a = &graph->tensor[op->input[2]], *b = &graph->tensor[op->input[3]];

@@ -1,8 +1,8 @@
 /* norm.c - LayerNorm, RMSNorm, and their backward ops, which can add the residual gradient. */
 #include "graph/mesh/shard.h"
 
-/* The ops have the inputs x, gain and, for LayerNorm, bias. They have the output y and one or two
- * statistics for each row. */
+/* The ops have the inputs x, gain and, for LayerNorm, bias. The ops have the output y and one or
+ * two statistics for each row. */
 static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);

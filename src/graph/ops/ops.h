@@ -21,8 +21,8 @@ bool rf_dtype_is_float(rf_dtype dtype);
  * wrong shape fails. The error names both shapes. */
 rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank,
                          const int64_t *dims, rf_error *error);
-/* If the slot holds RF_WANTED, creates the output. Its name is the op's path and the slot's name.
- * If the slot holds a tensor, checks that tensor. Ignores an empty slot. */
+/* If the slot holds RF_WANTED, creates the output. The name of the output is the op's path and the
+ * slot's name. If the slot holds a tensor, checks that tensor. Ignores an empty slot. */
 rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank,
                           const int64_t *dims, rf_error *error);
 

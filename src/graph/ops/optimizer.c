@@ -1,8 +1,7 @@
 /* optimizer.c - gradient norms, clipping by the global norm, and AdamW with f32 masters. */
 #include "graph/mesh/shard.h"
 
-/* Checks an output that has one sum of squares for each gradient. The op writes one of these
- * sums. */
+/* Checks an output that has one sum of squares for each gradient. The op writes one of the sums. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -58,7 +57,7 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
 }
 
-/* The output is a vector of sums, but the op writes only one number of it. */
+/* The output is a vector of sums, but the op writes only one sum of the vector. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   if (op->output_count > 4 && op->output[4] >= 0)
@@ -67,7 +66,7 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
 }
 
 /* Several chips may store the same gradient, so they compute the same norm. Each of these chips
- * divides the norm by the number of these chips, because the results of all chips are added
+ * divides the norm by the number of such chips, because the results of all chips are added
  * later. */
 static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(

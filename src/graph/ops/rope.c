@@ -25,8 +25,8 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return grad_in[0] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* In attention, the axis sequence shards heads. In this op, the axis sequence shards rows, as in
- * the input `positions`. If rows have no key heads, each chip has one run of query heads. */
+/* In attention, the axis sequence shards heads. In rope, the axis sequence shards rows, as in the
+ * input `positions`. If rows have no key heads, each chip has one run of query heads. */
 static rf_status rope_shard(rf_sharding *s) {
   rf_axes moved = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~moved,
           rows = (s->in[0].split[0] | moved) & (rf_axes)~heads;
