@@ -95,7 +95,7 @@ static void say_row(const rf_answering *a, const rf_prompt *row, int sample) {
   rf_say(a->sink, "\n");
 }
 
-/* Writes the answers that have ended, up to the first one that has not. */
+/* Writes finished answers in their order, and stops at the first unfinished answer. */
 static rf_status put_ready(rf_answering *a, rf_error *error) {
   for (; a->written < a->prompts.rows; a->written++) {
     rf_prompt *row = &a->prompts.row[a->written];
@@ -113,8 +113,8 @@ static rf_status put_ready(rf_answering *a, rf_error *error) {
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-/* The drafts of the run. `predicted`: tokens of a pass by the formula of speculate.h; `gain`:
- * tokens per second / tokens per second without drafts, by the plan, if each pass drafts. */
+/* Figures of the run's drafts. `predicted`: predicted tokens per pass, by the formula of
+ * speculate.h. `gain`: predicted speed-up over a run without drafts, if each pass drafts. */
 typedef struct draft_figures {
   double acceptance, tokens, predicted, gain;
 } draft_figures;
@@ -166,7 +166,8 @@ void rf_answering_put_drafts(const rf_answering *a, json_t *json) {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Seconds at the machine's peak rates / measured seconds of all forward passes; 0: unknown. */
+/* Returns the seconds of all forward passes at the machine's peak rates, divided by their measured
+ * seconds. Returns 0 if the peak rates are unknown. */
 static double limit_fraction(const rf_answering *a) {
   double measured = 0, limit = 0;
   for (int plan = RF_PREFILL; plan <= RF_DECODE; plan++) {
@@ -261,7 +262,7 @@ static rf_status taken(void *self, rf_replies *replies, const rf_event *event, r
   return a->helps ? RAFTER_OK : put_ready(a, error); /* rank 0 writes all rows */
 }
 
-/* Frees the replies of a request whose answers are written. */
+/* Frees the replies of a request after its answers are written. */
 static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
   const rf_answering *a = self;
   const rf_prompt *row = replies->owner;
@@ -271,7 +272,8 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
 }
 
 static void say_progress(rf_answering *a) {
-  enum { EVERY = 2 }; /* seconds between two fractions of the limit, which take time to compute */
+  /* seconds between two computations of the fraction of the limit, because each one takes time */
+  enum { EVERY = 2 };
   double part = a->answers ? (double)a->done / (double)a->answers : 1, seconds = a->seconds,
          spent = rf_now_seconds() - a->began;
   char limit[48] = "";

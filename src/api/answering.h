@@ -13,40 +13,43 @@ typedef struct rf_answering {
   const char *path; /* file of the prompts; NULL: none */
   const rafter_sink *sink;
   rf_generator *generator;
-  rf_out_file *out; /* NULL: rows go to the sink */
+  rf_out_file *out; /* file of the rows; NULL: rows go to the sink */
   rf_journal journal;
   rf_record *record; /* --trace */
-  /* json: rows of the sink are JSON. streams: text goes to the sink while it grows. echo: rows
-   * begin with the prompt. flushes: each row is written to `out` when its step ends. appends: rows
-   * stay in `out` even if the run fails. */
+  /* json: the sink gets rows as JSON. streams: the sink gets each piece of text immediately. echo:
+   * rows begin with the prompt. flushes: each row is written to `out` when its step ends. appends:
+   * `out` keeps its rows even if the run fails. */
   bool json, streams, echo, flushes, appends;
-  bool helps;            /* true on ranks other than 0, which write no rows */
-  int64_t written;       /* index of the prompt whose answers are written next */
-  int sample;            /* the sample of this prompt that is written next */
-  int64_t answers, done; /* number of all answers, and of those that have ended, also in earlier runs */
-  double began, limit;   /* --max-seconds: the run ends `limit` after `began`; 0: no limit */
+  bool helps;      /* true on ranks other than 0, which write no rows */
+  int64_t written; /* index of the prompt whose answers are written next */
+  int sample;      /* number of the sample that is written next, among the samples of prompt `written` */
+  int64_t answers, done; /* number of all answers, and of finished answers; both include earlier runs */
+  double began, limit;   /* limit: value of --max-seconds, counted from `began`; 0: no limit */
   bool time_is_up;
-  double start, first_seconds, seconds; /* seconds of the forward passes, from their start */
-  double process_seconds;               /* from program start to the first token */
+  double start, first_seconds, seconds; /* seconds: duration of the forward passes, which begin at `start` */
+  double process_seconds;               /* seconds from the start of the program to the first token */
   double longest;                       /* seconds of the longest step */
-  double said, limit_fraction;          /* time and value of the last fraction of the machine's limit */
-  rf_status failed;                     /* an error of writing after a step, in `why` */
+  /* said: time at which limit_fraction was computed. limit_fraction: fraction of the machine's peak
+   * rates. */
+  double said, limit_fraction;
+  rf_status failed; /* status of writing rows after a step; `why` has its message */
   rf_error why;
 } rf_answering;
 
-/* Queues the prompts whose answers are not all written. Answers before (written, sample) are not
- * computed. */
+/* Queues each prompt with answers that are not yet written. Skips the answers before prompt
+ * `written` and its sample `sample`. */
 rf_status rf_answering_submit(rf_answering *answering, rf_error *error);
-/* Runs until all answers have ended. RAFTER_INTERRUPTED: a signal ended the run. If the time is up,
- * sets time_is_up and returns RAFTER_OK. */
+/* Runs until all answers have ended. RAFTER_INTERRUPTED: a signal ended the run. If --max-seconds
+ * has passed, sets time_is_up and returns RAFTER_OK. */
 rf_status rf_answering_run(rf_answering *answering, rf_error *error);
-/* Adds the fields that each form of output has to `json`. */
+/* Adds to `json` the fields that every form of output has. */
 void rf_answering_put_answer(const rf_answering *answering, const rf_prompt *row, const rf_reply *reply,
                              json_t *json);
-/* RAFTER_INVALID: `path` is a file that the run reads, and would lose its content. */
+/* Returns RAFTER_INVALID if `path` is an input file of the run, which the output would
+ * overwrite. */
 rf_status rf_answering_spares_inputs(const rf_answering *answering, const rf_options *options,
                                      const char *path, rf_error *error);
-/* The number of answers whose rows are written, in earlier runs too. */
+/* Returns the number of written rows, with those of earlier runs. */
 int64_t rf_answering_rows(const rf_answering *answering);
 /* Reports the totals of a run, as a JSON object for `command` and as one line of text. */
 void rf_answering_put_sum(const rf_answering *answering, const char *command, const char *output);
@@ -58,10 +61,10 @@ void rf_answering_say_drafts(const rf_answering *answering, char text[240]);
 rf_status rf_answering_end_file(rf_answering *answering, rf_error *error);
 /* Ends the record of the run. */
 rf_status rf_answering_leave(rf_answering *answering, rf_error *error);
-/* Frees everything that the fields own. `status` and `error` go to the journal. */
+/* Frees everything that the fields own. Writes `status` and `error` to the journal. */
 void rf_answering_close(rf_answering *answering, rf_status status, const rf_error *error);
 
-/* The options of `generate` and `rollout` for sampling and rows. */
+/* Options for sampling and rows, which `generate` and `rollout` share. */
 extern const rf_option RF_ANSWERING_OPTIONS[];
 
 #endif

@@ -52,7 +52,8 @@ rf_run_debug rf_debug_of(const rf_options *o) {
   return (rf_run_debug){.poison = on, .find_nan = on};
 }
 
-/* A shape such as gpt:layers=4 asks for random weights. The name of a preset may not. */
+/* A user who gives a shape such as gpt:layers=4 expects random weights. A user who gives the name
+ * of a preset may expect trained weights, and gets a note. */
 void rf_note_random(const rf_model *model, const char *weights_folder, const rafter_sink *sink) {
   if (!sink || *weights_folder || !rf_model_preset_source(model->name)) return;
   const char *hub = rf_model_preset_hub(model->name);
@@ -63,7 +64,7 @@ void rf_note_random(const rf_model *model, const char *weights_folder, const raf
 static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
   rf_plan_options plan = s->plan;
   bool xla = !strcmp(rf_options_text_or(o, "backend", ""),
-                     "xla"); /* a forward pass on this backend always has all its rows */
+                     "xla"); /* forward passes of XLA always have the maximum number of rows */
   rf_device_listen(&plan.device, sink);
   return (rf_infer_settings){.model = s->model,
                              .plan = plan,
@@ -76,8 +77,8 @@ static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, con
                              .progress = sink ? rf_load_bar(sink) : (rf_progress){0}};
 }
 
-/* RAFTER_INVALID: a token of the model that drafts has another text. Models without a tokenizer are
- * not compared. */
+/* Returns RAFTER_INVALID if a token id has different texts in the draft model and in the large
+ * model. Models without a tokenizer are not compared. */
 static rf_status same_tokens(const rf_settings *s, const rf_settings *drafter, rf_error *error) {
   rf_tokenizer *a = NULL, *b = NULL;
   rf_status status = RAFTER_OK;
@@ -101,7 +102,7 @@ static rf_status same_tokens(const rf_settings *s, const rf_settings *drafter, r
   return status;
 }
 
-/* Makes the settings of the model that drafts. They stay in memory as long as the generator
+/* Makes the settings of the draft model. The settings stay in memory as long as the generator
  * exists. */
 typedef struct drafter_settings {
   rf_settings resolved;

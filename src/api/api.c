@@ -16,8 +16,8 @@
 #define ROW(NAME) &RF_COMMAND_##NAME,
 static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
 
-/* Options of other programs, and the name of each in rafter. If the command has the option, a hint
- * says the name. */
+/* Names of options in other programs, each with the name of the same option in rafter. A hint
+ * prints rafter's name if the command has this option. */
 static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
                                       {"n-predict", "max-tokens"},
                                       {"max-new-tokens", "max-tokens"},

@@ -34,26 +34,27 @@ extern const rf_commands RF_ALL_COMMANDS;
  * EXAMPLE: tokenize, train. SPECIAL: tokenize, score. ROWS_OUT: score, eval. TOP: score, bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
-/* RF_TABLE(rows) names all entries of an option table. RF_INFERENCE_TABLES: for commands that run a
- * model. RF_LEFT_TABLES: for commands that may write a run folder. */
+/* RF_TABLE(rows) expands to all entries of an option table. RF_INFERENCE_TABLES: tables of commands
+ * that run a model. RF_LEFT_TABLES: tables of commands that may write a run folder. */
 #define RF_TABLE(rows) \
   { rows, NULL }
 #define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
 #define RF_LEFT_TABLES \
   RF_TABLE(RF_LEFT_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), \
       RF_TABLE(RF_EVERY_OPTIONS)
-/* Flags for rf_tokenizer_encode that --no-bos and --no-special set. */
+/* Returns the flags of rf_tokenizer_encode that --no-bos and --no-special set. */
 int rf_encode_flags(const rf_options *options);
 
-/* Writes the HTML page of a plan's JSON object, of which it takes ownership. */
+/* Writes the HTML page of a plan. Takes ownership of the plan's JSON object. */
 rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan, const rafter_sink *sink,
                                rf_error *error);
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
-/* Writes a model as a GGUF file whose matrices have storage type `type`. Results name the model
- * `shown`. */
+/* Writes a model as a GGUF file whose matrices have storage type `type`. `shown` is the model's
+ * name in the results. */
 rf_status rf_write_gguf(const char *in, const char *shown, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
-/* Prints one tensor's name, type and shape. Also appends these values to `list` as an object. */
+/* Prints the name, type and shape of one tensor. Also appends these values to `list` as an
+ * object. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
                        const int64_t *shape, int64_t bytes);
 /* `rafter inspect` for .gguf and .bin files. */
@@ -63,17 +64,17 @@ rf_progress rf_load_bar(const rafter_sink *sink);
 /* "1,374 tokens in 1.77 s (predicted 1.52 s), 776.3 tokens/s" */
 char *rf_speed_text(int64_t tokens, double seconds, double predicted, char text[128]);
 
-/* Sets how a device reports the progress of compiling, how it learns that it should stop, and where
- * it keeps compiled programs (~/.cache/rafter/xla). */
+/* Connects a device to the sink: the device reports its compilation there, and asks there whether
+ * to stop. Also sets the cache folder of compiled programs (~/.cache/rafter/xla). */
 void rf_device_listen(rf_device_settings *device, const rafter_sink *sink);
-/* Prints a notice if the nodes of --on differ in size from those of the machine's data sheet, or if
- * its calibration is of another version. */
+/* Prints a notice if the node size of --on differs from the machine's data sheet. Also prints a
+ * notice if another version of rafter calibrated the machine. */
 void rf_note_machine(const rf_options *options, const rafter_sink *sink);
-/* Sets `folder` to the folder of the run with number `which` in the history. If `which` is not a
- * number, or if a file or folder has this name, sets `folder` to "". */
+/* Sets `folder` to the folder of the run with number `which` in the history. Sets `folder` to "" if
+ * `which` is not a number, or if `which` is also the name of a file or folder. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
-/* The figures of the last step in metrics.jsonl of a run's folder, and the median rate of the last
- * steps. NULL: the folder has no metrics. */
+/* Returns the figures of the last step in a run's metrics.jsonl, and the median rate of the last
+ * steps. Returns NULL if the folder has no metrics. */
 json_t *rf_runs_last_steps(const char *folder);
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);

@@ -1,5 +1,5 @@
-/* bench.c - `rafter bench`: measures prefill, decoding and training. During the same run, it also
- * measures the machine's highest rates (ceilings). */
+/* bench.c - `rafter bench`: measures prefill, decoding and training. The same run also measures the
+ * machine's highest rates (ceilings). */
 #define _GNU_SOURCE
 #include "api/bench.h"
 
@@ -54,7 +54,7 @@ static rf_ceiling ceiling_of(const rf_bursts *b) {
 void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
-  /* A sweep may change the instruction-set level (--cpu) and the number of threads. */
+  /* A sweep may change --cpu or --threads. Then the measured ceilings are no longer valid. */
   if (c->device->level != (int)plan->options.isa || c->device->workers != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);
     memset(&c->read, 0, sizeof c->read);
@@ -65,7 +65,7 @@ void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan) {
   bool tiles = plan->options.build.dtype == RF_BF16 && has_alu(c, RF_BF16, RF_ALU_MATRIX);
   c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
-/* Index in PEAKS of the highest peak rate for the dtype of the matrix products. */
+/* Returns the index in PEAKS of the highest peak rate for the dtype of the matrix products. */
 static int product_peak(const rf_ceilings *c) {
   int best = 0;
   for (int i = 0; i < PEAK_COUNT; i++)
@@ -133,7 +133,8 @@ static rf_status parse_tests(const char *text, rf_bench_test tests[MAX_TESTS], i
   return RAFTER_OK;
 }
 
-/* Adds all ceilings to `rates`, and the fraction of each that the test reached to `fractions`. */
+/* Adds all ceilings to `rates`. Adds to `fractions` the fraction of each ceiling that the test
+ * reached. */
 static void put_fractions(const rf_ceilings *c, const rf_bench_limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -215,8 +216,9 @@ static void list(const rf_bench *b, const rf_plan *plan, json_t *results) {
   json_decref(results);
 }
 
-/* Measures a training step. The limit counts `6 P + 12 L T D` FLOPs per token at the measured peak,
- * for P matmul weights, L layers, T tokens and width D. `12 L T D` includes masked scores. */
+/* Measures a training step. The limit is the time of `6 P + 12 L T D` FLOPs per token at the
+ * measured peak rate. P: weights of matrix products. L: layers. T: tokens. D: width. `12 L T D`
+ * includes masked scores. */
 static rf_status bench_train(rf_bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -278,8 +280,8 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
-/* Positions that a prefill or decoding test needs. 0 for other tests, which check this
- * themselves. */
+/* Returns the number of positions that a prefill or decoding test needs. Returns 0 for other tests,
+ * because they check their positions themselves. */
 static int64_t positions_of(const rf_bench_test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
@@ -321,8 +323,8 @@ rf_status rf_bench_leave_scores(const rf_bench *b, const rf_scorer *scorer, cons
   return status;
 }
 
-/* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence
- * already has `depth` tokens. Each step appends `rows` tokens per sequence. */
+/* Returns the predicted seconds to append `count` tokens to each of `sequences` sequences. Each
+ * sequence already has `depth` tokens. Each step appends `rows` tokens per sequence. */
 static double passes_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
                              int64_t rows) {
   rf_pass_prices *prices = rf_pass_prices_open(plan);
@@ -382,8 +384,9 @@ done:
   return status;
 }
 
-/* Number of steps until all prompts are read, if a step processes `rows` tokens. After its prompt
- * is read, an answer takes one token of each step. The other tokens of a step read prompts. */
+/* Returns the number of steps until all prompts are read, if a step processes `rows` tokens. Each
+ * answer whose prompt is read uses one token of a step. Prompts use all other tokens of the
+ * step. */
 static int64_t passes_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t passes = 0, running = 0;
   for (int64_t read = 0; running < answers; passes++) {
@@ -394,7 +397,7 @@ static int64_t passes_to_start(int64_t answers, int64_t prompt, int64_t rows) {
 }
 
 /* Measures steps that decode one token of every answer. Each answer has its own prompt. Calls
- * rf_generator_step, because rf_replies_step would add the time of collecting replies. */
+ * rf_generator_step instead of rf_replies_step, which would add the time of collecting replies. */
 static rf_status bench_batch(rf_bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
@@ -408,8 +411,8 @@ static rf_status bench_batch(rf_bench *b, rf_error *error) {
           rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0,
           room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
-  /* Answers must last longer than the measurement. A model with few positions gets short
-   * prompts. */
+  /* Answers must last longer than the measurement. If the model has few positions, the prompts are
+   * short. */
   do {
     if (most) length /= 2;
     most = passes_to_start(t->tokens, length, rows) + STEPS + 1;
@@ -456,8 +459,8 @@ static rf_status bench_batch(rf_bench *b, rf_error *error) {
                              .causal = flops,
                              .bytes = rf_bench_weight_bytes(g->decode) * STEPS,
                              .counted = "2 P per token"};
-  /* Context length of the median answer. Context lengths differ, because the first answers begin
-   * before all prompts are read. */
+  /* Context length of the median answer. Answers have different context lengths, because some
+   * answers begin before all prompts are read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = passes_seconds(g->decode, t->tokens, depth, STEPS, 1) +
@@ -469,7 +472,7 @@ done:
   return status;
 }
 
-/* Scores t->tokens tokens in texts of 1,024 tokens, or of as many as the model has positions. */
+/* Scores t->tokens tokens. A text has 1,024 tokens, or fewer if the model has fewer positions. */
 static rf_status bench_score(rf_bench *b, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;
@@ -585,7 +588,7 @@ static void say_ceilings(const rafter_sink *sink, rf_ceilings *c, const rf_setti
                               "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
-/* --plot draws tests with --batch sequences. */
+/* --plot draws only tests whose work depends on --batch. */
 static rf_status check_plot(const rf_options *o, const rf_bench_test *tests, int count, rf_error *error) {
   bool sized = false;
   const char *path = rf_options_text(o, "plot");
@@ -608,7 +611,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   }
   rf_bench_test tests[MAX_TESTS];
   int tests_count;
-  /* Check the tests first, because measuring the ceilings takes seconds. */
+  /* The tests are checked first, because measuring the ceilings takes seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(check_plot(job->options, tests, tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));

@@ -9,7 +9,7 @@
 #include "run/record.h"
 
 enum {
-  RF_BENCH_PEAKS = 5, /* kinds of arithmetic whose rate is measured */
+  RF_BENCH_PEAKS = 5, /* number of kinds of arithmetic whose peak rate is measured */
   RF_BENCH_BURSTS = 512,
   RF_BENCH_REPS = 10000
 };
@@ -24,20 +24,20 @@ typedef struct rf_bench_point {
   char test[16];
   bool adapter; /* false: the base model */
   int64_t batch;
-  double tokens, seconds, predicted_seconds; /* of a repetition; the median */
+  double tokens, seconds, predicted_seconds; /* median values of one repetition */
   double arena_bytes, planned_bytes;
-  double resident_bytes; /* growth of the process's resident memory from before the test */
+  double resident_bytes; /* growth of the process's resident memory since the start of the test */
 } rf_bench_point;
 typedef struct rf_bench_points {
   rf_bench_point *at;
   int count;
 } rf_bench_points;
 
-/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. In
- * this way, other programs slow the ceilings and the test equally. */
+/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. So
+ * other running programs slow the ceilings and the test equally. */
 typedef struct rf_ceilings {
   rf_bursts peak[RF_BENCH_PEAKS], read;
-  rf_device *device; /* may have a lower instruction set than the CPU (--cpu) */
+  rf_device *device; /* device of the test; --cpu may limit it to fewer instructions than the CPU has */
   rf_memory *memory;
   rf_dtype product;          /* dtype that the matrix products of the test use */
   const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */
@@ -57,15 +57,15 @@ typedef struct rf_bench {
   const rafter_sink *sink;
   const rf_bench_test *t;
   rf_ceilings *c;
-  rf_settings settings; /* resolved settings of the test's job */
+  rf_settings settings; /* settings of the test's job */
   rf_record *record;    /* --trace */
   int reps;
-  const rf_bench_point *point;   /* NULL: the test does not depend on --batch */
+  const rf_bench_point *point;   /* measurement in progress; NULL: the test does not depend on --batch */
   double seconds[RF_BENCH_REPS]; /* seconds of each repetition */
 } rf_bench;
 
-/* The work of a test. Work divided by a ceiling is the shortest possible time. A field of 0 is not
- * used. `causal`: FLOPs without masked attention scores. */
+/* The work of a test. A quantity of work, divided by its ceiling, gives the shortest possible time.
+ * A field with the value 0 is not used. `causal`: FLOPs without masked attention scores. */
 typedef struct rf_bench_limits {
   double flops, causal, bytes;
   const char *counted; /* formula of the FLOPs, for the output */
@@ -75,14 +75,14 @@ void rf_bench_sample_flops(rf_ceilings *c, int count);
 void rf_bench_sample_read(rf_ceilings *c, int count);
 /* Sets the dtype of the matrix products: int8 with --compute fast, bf16 on tiles, else f32. */
 void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan);
-/* Prints the results of a test. Also returns the results for the history; the caller owns them. The
- * shortest possible time is the longer of compute time and memory time. */
+/* Prints the results of a test. Also returns the results for the history; the caller owns the
+ * results. The shortest possible time is the longer of compute time and memory time. */
 json_t *rf_bench_report(rf_bench *b, double tokens, double predicted, const rf_bench_limits *l);
-/* Writes the trace of a test, or without --trace adds the test to the history. Takes ownership of
- * `results`. */
+/* With --trace, writes the trace of a test. Without --trace, adds the test to the history. Takes
+ * ownership of `results`. */
 rf_status rf_bench_leave(const rf_bench *b, const rf_generator *generator, const rf_plan *plan,
                          json_t *results, rf_error *error);
-/* The same for a test that scored: its passes, their rows and seconds. */
+/* Totals of a scoring test, which rf_bench_leave_scores takes: passes, rows and seconds. */
 typedef struct rf_bench_scores {
   int64_t passes, rows;
   double seconds;
@@ -91,17 +91,18 @@ rf_status rf_bench_leave_scores(const rf_bench *b, const rf_scorer *scorer, cons
                                 json_t *results, rf_error *error);
 rf_status rf_bench_check_positions(const rf_settings *s, const rf_bench_test *t, int64_t needed,
                                    rf_error *error);
-/* A token id for position `i` of a text. */
+/* Returns the token id at position `i` of a text for tests. */
 int32_t rf_bench_id(int64_t i, int64_t vocab);
 double rf_bench_weight_bytes(const rf_plan *plan);
-/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
- * for the last token. */
+/* Returns the FLOPs of a prompt: 2 P per token for the P parameters of the blocks, and the head for
+ * the last token. */
 double rf_bench_prompt_flops(const rf_params *params, int64_t tokens);
 
-/* A test with --batch sequences (bench_sized.c): with the base model, and then with the adapter if
- * there is one. In a sweep, a batch that does not fit is only noted. */
+/* Runs a test with --batch sequences: first with the base model, then with the adapter, if one is
+ * given. If a batch of a sweep does not fit in memory, prints a note and continues. */
 rf_status rf_bench_sized(rf_bench *b, rf_error *error);
-/* Draws elapsed time, seconds per token and memory by batch, measured and planned. */
+/* Draws elapsed time, seconds per token and memory over the batch. Each plot has measured and
+ * planned values. */
 rf_status rf_bench_plot(const char *path, const char *model, const rf_bench_points *points, rf_error *error);
 
 #endif

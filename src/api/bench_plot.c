@@ -11,7 +11,7 @@
 
 enum { WIDTH = 900, HEIGHT = 1100, MAX_SERIES = 6 };
 
-/* Colours of the palette of Okabe and Ito. */
+/* Colours from the palette of Okabe and Ito, which colour-blind readers can distinguish. */
 static const char *const COLOUR[MAX_SERIES] = {"#0072b2", "#d55e00", "#009e73",
                                                "#cc79a7", "#56b4e9", "#e69f00"};
 

@@ -13,14 +13,17 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* The argument is the address of a server, not a model that the test serves itself. */
+/* Returns true if the argument is the address of a server. Otherwise the argument is a model, which
+ * the test serves itself. */
 static bool is_remote(const rf_options *o) { return rf_bench_is_address(rf_options_argument(o, 0)); }
 
 /* Refuses options that have no effect together. */
 static rf_status check_options(const rf_options *o, rf_error *error) {
   static const struct {
     const char *option, *other, *why;
-    bool needs; /* true: `option` has an effect only with one of `other`; false: not with it */
+    /* true: `option` needs one of the options `other`; false: `option` and `other` exclude each
+     * other */
+    bool needs;
   } RULES[] = {{"rate", "rates arrivals", "give one rate, a list of rates, or a file of arrivals", false},
                {"rates", "arrivals", "give one rate, a list of rates, or a file of arrivals", false},
                {"duration", "rate rates", "--duration sends rate x duration requests", true},
@@ -73,7 +76,8 @@ static rf_status read_percentiles(const rf_options *o, rf_traffic_percentiles *p
   return RAFTER_OK;
 }
 
-/* The API key from a file or from the environment. A line break at its end is not part of it. */
+/* Reads the API key from a file or from the environment. A line break at the end is not part of the
+ * key. */
 static rf_status read_key(rf_serve_bench *b, rf_error *error) {
   const char *path = rf_options_text(b->o, "api-key-file"), *text = getenv("OPENAI_API_KEY");
   char *read = NULL;
@@ -137,7 +141,7 @@ static rf_status check_clients(const rf_options *o, rf_error *error) {
 
 /* ---- the test -------------------------------------------------------------------------------- */
 
-/* The lengths of the requests in words. */
+/* Describes the lengths of the requests in a line for people. */
 static void describe(rf_serve_bench *b) {
   const rf_options *o = b->o;
   char how[128], size[160];
@@ -173,7 +177,7 @@ static rf_status open_plan(rf_serve_bench *b, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Everything that can be checked before the first request. */
+/* Does all checks that need no request. */
 static rf_status prepare(rf_serve_bench *b, rf_error *error) {
   const rf_options *o = b->o;
   int limits = 0;

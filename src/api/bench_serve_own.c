@@ -1,5 +1,4 @@
-/* bench_serve_own.c - see bench_serve.h: a server of the test's own, in a thread of this
- * process. */
+/* bench_serve_own.c - see bench_serve.h: serves MODEL in a thread of this process. */
 #define _GNU_SOURCE
 #include "api/bench_serve.h"
 
@@ -13,8 +12,8 @@ struct rf_bench_own {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  char *url;  /* set when the server answers requests */
-  bool ended; /* the server has returned `status` */
+  char *url;  /* address of the server; set when the server answers requests */
+  bool ended; /* true after the server has returned `status` */
   int stop;
   rf_status status;
   rf_error error;
@@ -26,7 +25,7 @@ bool rf_bench_is_address(const char *text) {
   return colon && colon[1] && strspn(colon + 1, "0123456789/") == strlen(colon + 1); /* HOST:PORT */
 }
 
-/* Options that both commands have, but with a different meaning for the server. */
+/* Returns true for options that both commands have, but with different meanings. */
 static bool is_of_requests(const char *name) {
   static const char *const OTHER[] = {"json", "config", "seed", "max-tokens", "api-key-file", "max-seconds"};
   for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++)
@@ -34,8 +33,8 @@ static bool is_of_requests(const char *name) {
   return false;
 }
 
-/* The options of `rafter serve`. A test may send more requests at once than a server's usual queue
- * takes. */
+/* Sets the options of `rafter serve`. The queue is longer than usual, because a test may send many
+ * requests at once. */
 static rf_status server_options(const rf_options *from, rf_options *o, rf_error *error) {
   RF_TRY(rf_options_set(o, "MODEL", rf_options_argument(from, 0), error));
   RF_TRY(rf_options_set(o, "port", "0", error));

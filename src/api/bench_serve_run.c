@@ -1,4 +1,4 @@
-/* bench_serve_run.c - see bench_serve.h: the runs of a test. */
+/* bench_serve_run.c - see bench_serve.h: sends the requests of each run. */
 #define _GNU_SOURCE
 #include "api/bench_serve.h"
 
@@ -40,7 +40,7 @@ static void show_progress(void *self, int64_t ended, int64_t running, double sec
                   b->now, (long long)ended, (long long)b->count, (long long)running);
 }
 
-/* Number of requests of a run at this rate (0: no rate). */
+/* Returns the number of requests of a run at this rate (0: no rate). */
 static int64_t requests_of(const rf_serve_bench *b, double rate) {
   const rf_options *o = b->o;
   const int64_t clients = rf_options_int_or(o, "concurrency", 1),
@@ -53,7 +53,7 @@ static int64_t requests_of(const rf_serve_bench *b, double rate) {
   return rf_options_int_or(o, "requests", rate > 0 ? 128 : usual);
 }
 
-/* The requests of a run, malloc'ed; NULL: no memory. */
+/* Returns the requests of a run, malloc'ed; NULL: out of memory. */
 static rf_arrival *list_of(const rf_serve_bench *b, double rate, int64_t count) {
   rf_arrival *list = calloc((size_t)count, sizeof *list);
   if (!list) return NULL;
@@ -75,8 +75,8 @@ static rf_status write_records(rf_serve_bench *b, const rf_traffic_record *recor
   return RAFTER_OK;
 }
 
-/* The plan's prediction of the requests that were sent. If the prediction fails, the measurements
- * remain. */
+/* Predicts the requests that were sent, with the plan. A failed prediction does not discard the
+ * measurements. */
 static void predict(rf_serve_bench *b, const rf_traffic_record *record, rf_traffic_row *row) {
   rf_error error = {0};
   rf_arrival *list = b->plan ? calloc((size_t)row->requests, sizeof *list) : NULL;
@@ -181,7 +181,7 @@ static bool is_over(const rf_serve_bench *b) {
   return b->stopped || b->expired || b->r.rows == RF_BENCH_ROWS;
 }
 
-/* --search: more rates between the highest that is sustained and the lowest that is not. */
+/* For --search, tries rates between the highest sustained rate and the lowest unsustained rate. */
 static rf_status search(rf_serve_bench *b, rf_error *error) {
   double low, high;
   for (int halved = 0; !is_over(b);) {

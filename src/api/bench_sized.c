@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A measurement: of a generator or of a scorer. */
+/* One measurement of a generator or of a scorer. */
 typedef struct sized {
   rf_bench *b;
   rf_bench_point point;
@@ -48,7 +48,8 @@ static rf_status roll_out(const sized *w, const rf_sampler_options *sampler, int
   return status;
 }
 
-/* The planned seconds of a rollout: the simulated passes, and the choice of each token. */
+/* Computes the planned seconds of a rollout: simulated passes, plus the time to choose each
+ * token. */
 static rf_status plan_rollout(sized *w, const rf_infer_settings *settings, const rf_sampler_options *sampler,
                               int64_t prompt, int64_t answer, rf_error *error) {
   rf_serve_stats served;

@@ -97,13 +97,13 @@ static rf_status measure(const rf_calibrate_options *options, rf_machine *m, rf_
   if (status == RAFTER_OK) status = rf_pace_calibrate(options, m, error);
   if (!options->link || *options->stopped || (status != RAFTER_OK && status != RAFTER_INTERRUPTED))
     return status;
-  /* this call is needed after a signal too, because the other ranks may wait for this rank, and
-   * must stop with it */
+  /* After a signal, this rank still has to call rf_calibrate_meet, because other ranks may wait for
+   * this rank and must stop too. */
   RF_TRY(rf_calibrate_meet(options, error));
   return rf_calibrate_network(options, m, error);
 }
 
-/* The ranks' latency and bytes/s, as the formulas have them. */
+/* Prints the latency and bytes/s of the ranks, as the cost formulas use them. */
 static void say_network(const rafter_sink *sink, const rf_machine *m, const char *library) {
   char chips[120];
   const rf_topology *t = &m->topology;
@@ -140,8 +140,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
-  if (first && slash && *folder)
-    RF_TRY(rf_make_folders(folder, error)); /* fail before measuring for minutes */
+  if (first && slash && *folder) /* an invalid path must fail now, not after minutes of measuring */
+    RF_TRY(rf_make_folders(folder, error));
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};

@@ -44,7 +44,8 @@ static rf_status taken(void *self, rf_replies *answer, const rf_event *event, rf
   return RAFTER_OK;
 }
 
-/* A signal may also end the pass over the prompt, before the first event of the answer. */
+/* A signal may also arrive during the pass over the prompt, before the first event of the
+ * answer. */
 static bool stepped(void *self, int tokens) {
   const turn *t = self;
   if (!tokens && rf_asked_to_stop(t->of->sink)) rf_generator_cancel(t->of->g, t->prompt.replies.request, -1);
@@ -73,7 +74,8 @@ static rf_status answer(chat *c, turn *t, rf_error *error) {
 static void tell(chat *c, const turn *t) {
   const rf_reply *r = t->prompt.replies.reply;
   int64_t prompt = t->executed + t->reused, count = r->tokens.count;
-  /* Predicts the rate at the middle of the answer. The plan's rate is for the longest context. */
+  /* Predicts the rate at the middle of the answer, because the plan's own rate is for the longest
+   * context. */
   const rf_extent middle = {1, prompt + count - count / 2};
   double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(count - 1) / seconds : 0,
          planned = 1 / rf_plan_pass_seconds(c->g->decode, &middle, 1);
@@ -100,7 +102,7 @@ static rf_status ask(chat *c, const char *line, rf_error *error) {
   if (!message) return rf_say(c->sink, "the line is not UTF-8 text\n"), RAFTER_OK;
   rf_status status = rf_conversation_ask(&c->of, message, c->settings.plan.build.seq, &dropped, &unread);
   while (dropped--) rf_say(c->sink, "[the context is full: the oldest turn is forgotten]\n");
-  if (status != RAFTER_OK) /* A line that cannot be read does not end the conversation. */
+  if (status != RAFTER_OK) /* An unreadable line does not end the conversation. */
     return rf_say(c->sink, "%s\n", unread.message), RAFTER_OK;
   status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
@@ -207,7 +209,7 @@ static rf_status talk(const rf_options *o, chat *c, rf_error *error) {
     rafter_text_free(line);
     RF_TRY(status);
   }
-  if (!c->ended && rf_asked_to_stop(c->sink)) /* the sink has ended the input because of a signal */
+  if (!c->ended && rf_asked_to_stop(c->sink)) /* a signal has ended the input */
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
   return RAFTER_OK;
 }

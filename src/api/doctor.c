@@ -28,7 +28,7 @@ static bool is_of_another_version(const char *path) {
 
 /* ---- plugins --------------------------------------------------------------------------------- */
 
-/* Describes the abilities of a plugin. */
+/* Describes what a plugin can do. */
 static const char *words_of(const rf_xla_ability *a) {
   if (a->runs && a->topologies) return "runs programs, compiles for other devices";
   if (a->runs) return "runs programs";
@@ -56,7 +56,7 @@ static void say_plugin(const rafter_sink *sink, const char *path, const rf_xla_a
   if (!a->runs) rf_say(sink, "   no device: %s\n", a->problem.message);
 }
 
-/* Lists the plugins of XLA. `probe`: loads each in a process of its own. */
+/* Lists the plugins of XLA. If `probe` is true, loads each plugin in its own process. */
 static json_t *list_plugins(const rafter_sink *sink, bool probe) {
   enum { LIMIT_SECONDS = 20 };
   char folder[4096];

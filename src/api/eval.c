@@ -79,7 +79,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
     rf_status status = rf_scorer_pass(scorer, text + *done, (int)some, error);
     if (status == RAFTER_INTERRUPTED) e->stopped = true;
-    if (e->stopped) break; /* the pass has no results */
+    if (e->stopped) break; /* an interrupted pass has no results */
     RF_TRY(status);
     int64_t writes = rf_phase_begin();
     passes++;
@@ -107,7 +107,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Wilson's 95 % confidence interval of the fraction right / n. */
+/* Computes Wilson's 95 % confidence interval of the fraction right / n. */
 static void wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
@@ -132,8 +132,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sets e->of to a hash of the task and of all options that may change a result. Options that only
- * change the output, the number of rows or the batching are not hashed. */
+/* Sets e->of to a hash of the task and of all options that may change a result. Options that change
+ * only the output, the number of rows or the batching are not in the hash. */
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
@@ -177,7 +177,7 @@ done:
   return status;
 }
 
-/* Rank 0 has the file --output, so it tells the other ranks which rows are there. */
+/* Only rank 0 reads the file --output. So rank 0 sends the other ranks the rows of this file. */
 static rf_status share_kept(rf_evaluation *e, rf_error *error) {
   char *text = json_dumps(e->kept, JSON_COMPACT);
   size_t bytes = text ? strlen(text) : 0;

@@ -1,4 +1,5 @@
-/* eval.h - what the tasks of `rafter eval` share. A row is a JSON object of a .jsonl file. */
+/* eval.h - declarations that the tasks of `rafter eval` share. A row is a JSON object of a .jsonl
+ * file. */
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
@@ -14,15 +15,15 @@ typedef struct rf_evaluation {
   const rafter_sink *sink;
   rf_settings settings;
   rf_prompt_reader reader;
-  json_t *result; /* --json: object to which the task adds its figures */
-  json_t *rows;   /* --output: rows that rf_eval_put_row added */
-  json_t *kept;   /* --continue: rows that are already in the file --output, by row number */
-  /* hex XXH3 of the options that may change a result; identifies the evaluation in its rows */
+  json_t *result; /* figures of the task, as the JSON object that --json prints */
+  json_t *rows;   /* rows that rf_eval_put_row added, for --output */
+  json_t *kept;   /* rows of an earlier run in the file --output, by row number (--continue) */
+  /* XXH3 hash, in hexadecimal, of all options that may change a result. Each row has this hash. */
   char of[17];
   rf_record *record; /* --trace */
   rf_journal journal;
   char rate[256]; /* the last line of the output: tokens, time, tokens per second */
-  bool stopped;   /* true after a signal: the task ends and reports the rows that it has evaluated */
+  bool stopped;   /* true after a signal; the task then ends and reports the evaluated rows */
 } rf_evaluation;
 
 /* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes ownership. */
@@ -39,8 +40,8 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error);
 /* Reads a .jsonl file as a list with at least one object. Stops after `limit` objects (0: no
  * limit). The caller owns the list. */
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error);
-/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts and sets
- * *done to the number of scored texts. If a signal stops the work, *done is less than `count`. */
+/* Opens a scorer for texts of at most `longest` tokens. rf_eval_score scores `count` texts and sets
+ * *done to the number of scored texts. After a signal, *done is less than `count`. */
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error);
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error);

@@ -1,8 +1,7 @@
 /* eval_choices.c - multiple choice by log-probability, as in lm-evaluation-harness. The model's
- * answer is the choice with the highest log-probability after the context. The log-probability is
- * the sum over the choice, or the mean per character.
- * A row is {"context", "choices": [text, ...], "answer": index}. Other key names of public data
- * sets are accepted too. */
+ * answer is the choice with the highest log-probability after the context. The score of a choice is
+ * its total log-probability, or the mean per character. A row is {"context", "choices": [text,
+ * ...], "answer": index}. Rows may also use the key names of other public data sets. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -21,7 +20,7 @@ static const char *const CHOICES[] = {"choices", "endings", "options"};
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  /* first, count: range in sheet.ids, whose last `own` tokens are the choice */
+  /* first, count: range in sheet.ids. The last `own` tokens of this range are the choice. */
   int64_t first, count, own;
   int64_t characters;
   double logprob;
@@ -74,7 +73,8 @@ static int64_t characters_of(const char *text) {
 }
 
 /* Encodes context and choice as one text, because a token may span the boundary. If the context
- * alone has n tokens, the first n tokens count as context. All other tokens count as the choice. */
+ * alone has n tokens, the first n tokens count as context. The remaining tokens count as the
+ * choice. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =
@@ -87,7 +87,8 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   rf_status status = RAFTER_OK;
   if (!whole) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   size_t context_bytes = strlen(context);
-  /* Spaces between context and choice belong to the choice, as in most tokenizers. */
+  /* Spaces between context and choice count as part of the choice, because most tokenizers join a
+   * space with the next word. */
   while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--;
   snprintf(whole, bytes + 1, "%s%s%s", context, gap, text);
   RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_BOS_EOS, &context_ids, error));
@@ -96,7 +97,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
   int32_t start = rf_tokenizer_bos(e->reader.tokenizer) >= 0 ? rf_tokenizer_bos(e->reader.tokenizer)
                                                              : rf_tokenizer_eos(e->reader.tokenizer);
-  bool alone = context_ids.count == 0; /* without a context, the choice follows a start token */
+  bool alone = context_ids.count == 0; /* If the context is empty, the choice follows a start token. */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
                      own < 1 ? "the choice has no tokens of its own"
@@ -200,8 +201,8 @@ done:
   return status;
 }
 
-/* The likeliest choice of a question, by total log-probability, or by mean log-probability per
- * character if `by_character`. If choices are equal, the first choice wins. */
+/* Returns the likeliest choice of a question, by total log-probability, or by the mean per
+ * character if `by_character`. Among equal choices, returns the first. */
 static int likeliest(const sheet *s, const question *q, bool by_character) {
   int best = 0;
   double most = -INFINITY;

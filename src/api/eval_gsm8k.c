@@ -1,6 +1,6 @@
 /* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021). A row is {"question", "answer"}, and
  * the answer ends in "#### NUMBER". The model's answer is right if its final number equals NUMBER.
- * The prompt is plain text with worked examples, or uses the model's chat template. */
+ * The prompt is plain text with worked examples, or a message in the model's chat template. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/eval.h"
@@ -15,7 +15,7 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
   rf_prompt of;       /* first field, because the owner of the replies is a pointer to the prompt */
-  bool ended;         /* true if this or an earlier evaluation has the answer */
+  bool ended;         /* true if this evaluation or an earlier one has the answer */
   const json_t *kept; /* result of an earlier evaluation; NULL: none */
 } problem;
 
@@ -28,7 +28,7 @@ typedef struct exam {
   double start;
   rf_numbers *numbers;
   int64_t longest;
-  rf_status failed; /* result of the step, on which all ranks agree, and its error */
+  rf_status failed; /* failed, why: status and error of a step, equal on all ranks */
   rf_error why;
 } exam;
 
@@ -50,8 +50,8 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
   return RAFTER_OK;
 }
 
-/* Reads the worked examples: the first rows of --shots-from. Without this option, reads the first
- * rows of train.jsonl next to the data. */
+/* Reads the worked examples from the first rows of --shots-from. Without --shots-from, reads them
+ * from train.jsonl, in the folder of the data. */
 static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
   int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots")
@@ -170,7 +170,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
   rf_request request = {.max_tokens = answer_tokens, .samples = 1};
-  /* Does not read generation_config.json. The result lists all settings. */
+  /* Does not read generation_config.json. The result lists all sampling settings. */
   rf_sampling_typed(o, &request.sampler);
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
   json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));

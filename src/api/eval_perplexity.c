@@ -1,6 +1,6 @@
 /* eval_perplexity.c - perplexity of texts of any length. A window is a range of a text that fits
- * one forward pass. The next window begins `stride` tokens later. It scores only the tokens that
- * the previous window did not score. */
+ * one forward pass. Each window begins `stride` tokens after the previous one, and scores only
+ * tokens that the previous window did not score. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -22,7 +22,7 @@ typedef struct document {
   rf_ids ids; /* without special tokens */
   double nll, squares;
   int64_t scored, bytes; /* scored: number of scored tokens. bytes: length of their text. */
-  int64_t windows;       /* number of windows to score, from the first on */
+  int64_t windows;       /* number of windows to score, from the first window on */
 } document;
 
 typedef struct texts {
@@ -107,7 +107,7 @@ static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
 
 static void account(rf_evaluation *e, const texts *t, document *d, const window *w, const rf_scored *scored) {
   for (int64_t i = w->from; i < w->count; i++) {
-    if (i + t->bos == 0) continue; /* no token precedes this token */
+    if (i + t->bos == 0) continue; /* the first token has no predecessor, so it has no probability */
     double nll = -(double)scored->logprobs[i + t->bos];
     d->nll += nll;
     d->squares += nll * nll;
@@ -117,7 +117,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   d->windows++;
 }
 
-/* Adopts the sums of a text from an earlier evaluation. */
+/* Takes the sums of a text from a row of an earlier evaluation. */
 static void take_kept(const json_t *row, document *d) {
   d->nll = json_number_value(json_object_get(row, "nll"));
   d->squares = json_number_value(json_object_get(row, "squares"));

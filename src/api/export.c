@@ -24,11 +24,11 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* from: file or folder of the weights. folder: has config.json and the tokenizer; "": `from` is a
-   * single file. */
+  /* from: file or folder of the weights. folder: the folder of config.json and the tokenizer; "" if
+   * `from` is a single file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
-  rf_merger *merger; /* adapters to merge into the weights, or to export without the weights; NULL: none */
+  rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
   float *merged;     /* (room) sums of base weights and adapter products */
   int64_t room;
   int64_t values;
@@ -62,13 +62,13 @@ static rf_status find_model(export *e, const char *name, rf_error *error) {
 }
 
 static rf_dtype dtype_of(const rf_options *o, rf_dtype stored) {
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of the choices of --dtype */
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* same order as the choices of --dtype */
   return rf_options_is_set(o, "dtype") ? dtypes[rf_options_choice(o, "dtype")] : stored;
 }
 
 /* ---- the parts of the folder ----------------------------------------------------------------- */
 
-/* Reports that `count` more values of a parameter are written. */
+/* Counts `count` more written values, and reports the progress. */
 static rf_status tell(export *e, int param, int64_t count, rf_error *error) {
   if (rf_asked_to_stop(e->sink))
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
@@ -137,7 +137,7 @@ static rf_status write_config(const export *e, const char *out, rf_error *error)
   for (int i = 0; i < 2; i++)
     if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
       json_object_set_new(json, keys[i], json_string(name));
-  json_object_del(json, "quantization_config"); /* the values are written without quantization */
+  json_object_del(json, "quantization_config"); /* OUT has no quantized values */
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;
@@ -158,7 +158,7 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* A parent that does not exist is a mistyped path. */
+/* Fails if the parent folder does not exist, because the user probably mistyped the path. */
 static rf_status check_parent(const char *out, rf_error *error) {
   char copy[4096];
   struct stat info;
@@ -289,7 +289,7 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   return rf_write_gguf(e->from, e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
-/* Without --format, the name of OUT decides. */
+/* Without --format, the name of OUT decides the format. */
 static rf_status choose_format(const rf_options *o, const char *out, bool *gguf, rf_error *error) {
   bool named = rf_text_ends_with(out, ".gguf"), given = rf_options_given(o, "format");
   *gguf = given ? !strcmp(rf_options_text(o, "format"), "gguf") : named;
@@ -299,7 +299,8 @@ static rf_status choose_format(const rf_options *o, const char *out, bool *gguf,
   return RAFTER_OK;
 }
 
-/* Opens the adapter of --adapter or of MODEL. With --merge, the exported model has no adapter. */
+/* Opens the adapter that --adapter or MODEL names. With --merge, the exported model has no
+ * adapter. */
 static rf_status find_adapter(export *e, const rf_options *o, bool gguf, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {

@@ -1,4 +1,4 @@
-/* form.c - the form of answers that the options --json-schema, --regex and --choice give. */
+/* form.c - reads the required form of answers from --json-schema, --regex and --choice. */
 #include "api/answers.h"
 
 #include "base/file.h"
@@ -11,7 +11,7 @@
 static const char *const OPTIONS[] = {"json-schema", "regex", "choice"};
 enum { JSON_SCHEMA, REGEX, CHOICE, COUNT };
 
-/* The one option that is given; COUNT: none. */
+/* Finds the only given option of OPTIONS. Sets *given to COUNT if no option is given. */
 static rf_status find_option(const rf_options *o, int *given, rf_error *error) {
   *given = COUNT;
   for (int i = 0; i < COUNT; i++) {
@@ -24,7 +24,7 @@ static rf_status find_option(const rf_options *o, int *given, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The choices as a JSON list. */
+/* Returns the texts of --choice as a JSON list. */
 static char *choices(const rf_options *o) {
   int count = 0;
   const char *const *text = rf_options_texts(o, "choice", &count);

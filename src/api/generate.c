@@ -20,15 +20,16 @@ typedef struct job {
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Predicted seconds to load the weights. Returns -1 (unknown) if the weights are converted, or if
- * there is no file of weights. */
+/* Returns the predicted seconds to load the weights. Returns -1 (unknown) if the weights are
+ * converted, or if there is no file of weights. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->a.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->a.generator->prefill) : -1;
 }
 
-/* Predicted seconds to open the tokenizer. The prediction depends on the bytes of tokenizer.json,
- * or on the size of a vocabulary with scores. Returns 0 if the machine file has no measurement. */
+/* Returns the predicted seconds to open the tokenizer. The prediction depends on the bytes of
+ * tokenizer.json, or on the size of a vocabulary with scores. Returns 0 if the machine file has no
+ * measurement. */
 static double planned_tokenizer(const job *j) {
   const rf_tokenizer *tokenizer = j->a.reader.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
@@ -100,8 +101,8 @@ static void say_end(const job *j) {
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* Without an option that gives the prompt, and with --prompt -, the prompt is the caller's input.
- * The prompt becomes the value of --prompt, so run.json has it. */
+/* If no option gives a prompt, or with `--prompt -`, the prompt is the caller's standard input. The
+ * prompt becomes the value of --prompt, so run.json records the prompt. */
 static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *error) {
   enum { MAX = 16 << 20 };
   bool given = rf_options_is_set(o, "prompt"), asked = given && !strcmp(rf_options_text(o, "prompt"), "-");

@@ -7,7 +7,7 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. The entry exists until the end of all answers to the request was reported. */
+/* A request. The entry exists until the caller has received the last event of all its answers. */
 typedef struct entry {
   rf_prompt of; /* first field, because the owner of the replies is a pointer to the prompt */
   struct entry *next, *before;
@@ -22,12 +22,12 @@ struct rafter_constraint {
 
 struct rafter_generator {
   rf_settings settings;
-  rafter_tokenizer *tokenizer; /* NULL: the model has none */
+  rafter_tokenizer *tokenizer; /* tokenizer of the model; NULL: the model has no tokenizer */
   rf_prompt_reader reader;     /* borrows the tokenizer */
-  rf_sampler_options sampling; /* sampling settings of requests without settings */
+  rf_sampler_options sampling; /* sampling settings for requests without their own */
   rf_generator *g;
   rf_constraints *constraints;
-  entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
+  entry *first, *spent; /* spent: list of ended requests, whose texts stay valid until the next step */
   rafter_event *event;  /* (rf_generator_events) events of the last step */
   rf_error *why;        /* (2 x batch) error of each event */
   int events, taken;
@@ -267,7 +267,7 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
                                           .top_logprobs = r->prompt_top_logprobs}};
   e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};
   rf_status status = rf_prompt_submit(&h->reader, &e->of, h->g, error);
-  e->of.tokens = (rf_ids){0}; /* the ids belong to the caller; the generator has copied them */
+  e->of.tokens = (rf_ids){0}; /* the caller frees the ids; the generator has a copy */
   if (status == RAFTER_OK && id) *id = e->of.replies.request;
   return status;
 }
@@ -302,7 +302,8 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Moves a request to h->spent. Called when all answers to a request have ended. */
+/* Moves a request to h->spent. rf_replies calls this function when all answers to a request have
+ * ended. */
 static rf_status ended(void *self, rf_replies *of, rf_error *error) {
   rafter_generator *h = self;
   entry *e = of->owner;

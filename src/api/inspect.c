@@ -126,7 +126,7 @@ static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t
   return status;
 }
 
-/* The bytes of the files of a folder and of its folders, down to `depth`. */
+/* Returns the bytes of all files in a folder and its subfolders, down to level `depth`. */
 static int64_t folder_bytes(const char *path, int depth) {
   char file[4400];
   struct stat info;
@@ -235,7 +235,7 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (rf_text_ends_with(path, ".gguf") || rf_text_ends_with(path, ".bin")) {
     status = rf_inspect_blocks(path, sink, json, error);
-    rf_model known; /* if the architecture is unknown, the model's shape is not printed */
+    rf_model known; /* files of unknown architectures are listed without the model's shape */
     if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
       status = inspect_model(path, sink, json, error);
   } else if (there)

@@ -11,7 +11,7 @@
 
 enum { TEXT_MAX = 100 }; /* maximum bytes of a text value to print */
 
-/* Appends a text without its control characters, which a terminal would obey. */
+/* Appends a text without its control characters, because a terminal would execute them. */
 static void append_text(char *line, size_t size, rf_gguf_text text) {
   for (int64_t i = 0; i < text.bytes && i < TEXT_MAX; ++i) {
     unsigned char c = (unsigned char)text.at[i];
@@ -25,7 +25,8 @@ static json_t *json_of(rf_gguf_text text) {
   return value ? value : json_null(); /* not UTF-8 */
 }
 
-/* Returns a metadata value as JSON and appends it to the line. An array shows type and length. */
+/* Returns a metadata value as JSON and appends it to the line. For an array, returns its type and
+ * its length. */
 static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line, size_t size) {
   rf_gguf_text text;
   int64_t whole;
@@ -82,7 +83,8 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
   rf_say(sink, "  %-48s %-6s (%s) %s\n", name, dtype, text, rf_text_bytes((double)bytes, size));
   json_t *row =
       json_pack("{ss ss so sI}", "name", name, "dtype", dtype, "shape", dims, "bytes", (json_int_t)bytes);
-  json_array_append_new(list, row ? row : json_null()); /* NULL if the tensor's name is not UTF-8 */
+  /* jansson returns NULL if the tensor's name is not UTF-8 */
+  json_array_append_new(list, row ? row : json_null());
 }
 
 /* Prints one line: parameters, bytes, and the type of most parameters. */

@@ -21,7 +21,7 @@ static const json_t *sheet_named(const char *spec) {
   return NULL;
 }
 
-/* Names the machine for people. "local" is this computer, measured or only detected. */
+/* Writes the machine's name for people. "local" is this computer, measured or only detected. */
 static void write_title(const char *on, const rf_machine *m, const json_t *sheet, char title[200]) {
   char cpu[128];
   if (sheet) snprintf(title, 200, "%.190s", sheet_text(sheet, "title"));
@@ -65,7 +65,7 @@ static json_t *machine_json(const char *on, const rf_machine *m, const json_t *s
   return json;
 }
 
-/* A rate in units of 10^12 or 10^9 a second; "-" if it is unknown. */
+/* Writes a rate in units of 10^12 or 10^9 per second; "-" if the rate is unknown. */
 static const char *rate_text(double rate, double unit, char text[32]) {
   if (rate > 0) snprintf(text, 32, rate / unit < 10 ? "%.3g" : "%.0f", rate / unit);
   else snprintf(text, 32, "-");
@@ -74,7 +74,7 @@ static const char *rate_text(double rate, double unit, char text[32]) {
 
 enum { PRICE_COLUMN = 81 };
 
-/* A line with the figures and the first price. Each further price has a line of its own. */
+/* Prints a line with the figures and the first price. Each further price has its own line. */
 static void say_machine(const rafter_sink *sink, const char *on, const rf_machine *m, const char *title) {
   char a[32], b[32], c[32], d[32], e[32];
   rf_say(sink, "%-10s %9s %5s %5s %5s %5s  %-35s", on, rf_text_bytes(m->memory_bytes - m->reserve_bytes, a),
@@ -86,7 +86,7 @@ static void say_machine(const rafter_sink *sink, const char *on, const rf_machin
   rf_say(sink, "%s\n", m->price_count ? "" : "     -");
 }
 
-/* Says why the table and plans have less memory than the name of the product. */
+/* Explains why the table and plans have less memory than the product's name says. */
 static void say_reserve(const rafter_sink *sink, const rf_machine *m) {
   char a[32], b[32], c[32];
   if (m->reserve_bytes > 0)
@@ -116,7 +116,8 @@ static void say_head(const rafter_sink *sink) {
          "per chip hour");
 }
 
-/* `alone`: the only machine of the table is printed with the table's head and with its sources. */
+/* `alone`: the table has only this machine, so its head and the machine's sources are printed
+ * too. */
 static rf_status show(const char *on, json_t *list, const rafter_sink *sink, bool alone, rf_error *error) {
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while listing machines");

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A model with its sizes. flops: FLOPs of a forward pass per token, as the ops of its graph count
- * them, without attention scores. */
+/* A model with its sizes. flops: FLOPs per token of a forward pass without attention scores, as the
+ * sum over the ops of its graph. */
 typedef struct listed {
   const rf_model *model;
   const rf_params *params;
@@ -51,8 +51,8 @@ static void say_model(const rafter_sink *sink, const listed *l) {
          rf_text_flops(l->flops, e), rf_model_preset_source(m->name));
 }
 
-/* Fails with a hint that lists the presets whose names begin with `only`. If there are none, fails
- * with the error of rf_model_resolve for this name. */
+/* Fails with a hint that lists the presets whose names begin with `only`. If no preset matches,
+ * fails with the error of rf_model_resolve for this name. */
 static rf_status not_a_preset(const char *only, rf_error *error) {
   char folder[4096], hint[480] = "";
   const char *name;

@@ -78,12 +78,13 @@ static rf_status write_report(const rafter_job *job, rafter_plan *plan, const ra
                               error);
 }
 
-/* If the plan does not fit, a second thread searches for a fit while this one computes advice. */
+/* If the plan does not fit, a second thread searches for a fit while the first thread computes
+ * advice. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
   pthread_t thread;
-  /* set when the first thread has shown the plan; from then on, it can help the second thread */
+  /* set when the first thread has printed the plan; the first thread can then help the second */
   rf_idle idle;
   bool begun;
   rf_status status;
@@ -111,7 +112,7 @@ static rf_status end_refusal(refusal *r, rf_error *error) {
   return r->status;
 }
 
-/* --compile and --stablehlo: the programs that XLA compiles for this plan. */
+/* For --compile and --stablehlo: compiles or writes the plan's programs for XLA. */
 static rf_status compile(const rafter_job *job, rafter_plan *plan, const rafter_sink *sink, rf_error *error) {
   if (rf_options_is_set(job->options, "stablehlo")) {
     const char *folder = rf_options_text(job->options, "stablehlo");

@@ -52,10 +52,10 @@ void rf_put_preference(const rf_preference *p, bool validation, char *line, size
                    finite_or_zero(p->rejected_logprob), p->reference_seconds);
 }
 
-/* The state of the passes before the first step. */
+/* State of the reference passes before the first step. */
 typedef struct before_steps {
   const rafter_sink *sink;
-  double end, last; /* last: time of the last call */
+  double end, last; /* last: time of the last call of after_pass */
   double longest;   /* seconds of the longest pass */
 } before_steps;
 

@@ -31,7 +31,7 @@ static rf_status read_bias(const rf_options *o, rf_prompt_reader *p, int *count,
   return RAFTER_OK;
 }
 
-/* Reads the settings for prompts without settings of their own. */
+/* Reads the settings that apply to prompts without their own settings. */
 static rf_status read_common(const rf_options *o, rf_prompt_reader *p, rf_error *error) {
   rf_request *r = &p->common.request;
   int count = 0;
@@ -45,7 +45,7 @@ static rf_status read_common(const rf_options *o, rf_prompt_reader *p, rf_error 
   return rf_stop_given(o, &p->common.stop, error);
 }
 
-/* The one prompt of the command line. */
+/* Reads the single prompt of the command line. */
 static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_prompts *p, rf_error *error) {
   rf_prompt *row;
   RF_TRY(rf_prompts_add(p, reader, &row, error));
@@ -60,10 +60,10 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
              : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
 }
 
-enum { EACH = 8 }; /* number of answers that one copy of the model generates at once */
+enum { EACH = 8 }; /* default number of answers that one copy of the model generates at once */
 
-/* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
- * --seq, the context is at most the model's number of positions. */
+/* Sets the context length to --seq. Without --seq, takes the length of the longest prompt with its
+ * answer. This length is at most the model's number of positions. */
 static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_settings *settings,
                                  rf_error *error) {
   rf_build_options *b = &settings->plan.build;
@@ -78,7 +78,8 @@ static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_se
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   const int64_t usual = EACH * rf_generate_shares(&settings->plan);
   b->microbatch = rf_options_int_or(o, "batch", answers < usual ? answers : usual);
-  /* If a prompt has more samples than there are cache slots, one more slot caches the prompt. */
+  /* If a prompt has more samples than the batch has slots, one more cached sequence keeps the
+   * prompt. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {

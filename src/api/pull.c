@@ -52,8 +52,8 @@ static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
              (int)left % 60);
 }
 
-/* A token that was read from a file may end with a line break, which does not belong to it. A line
- * break inside the token would begin another header of the request. */
+/* A token that was read from a file may end with a line break, which read_token removes. A line
+ * break inside the token is an error, because it would begin another header of the request. */
 static rf_status read_token(pull *p, rf_error *error) {
   const char *text = getenv("HF_TOKEN");
   if (!text) return RAFTER_OK;
@@ -182,7 +182,7 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
   return RAFTER_OK;
 }
 
-/* Writes the name that other commands take as MODEL: the folder, or its first GGUF file. */
+/* Writes the MODEL argument for other commands: the folder, or its first GGUF file. */
 static void model_of(const pull *p, char *model, size_t size) {
   const char *gguf = NULL;
   bool folder = false;

@@ -17,8 +17,8 @@
  * PART is a multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64, PAIR = 2 };
 
-/* Values of general.file_type, from llama.cpp's enum llama_ftype. For K types, these are the
- * numbers of files in which all matrices have the same type. */
+/* Values of general.file_type, from llama.cpp's enum llama_ftype. The numbers of K types are those
+ * of files with one type for all matrices. */
 static const struct {
   const char *type;
   int number;
@@ -30,8 +30,9 @@ typedef struct work {
   const rafter_sink *sink;
   rf_gguf_source *source;
   rf_gguf_writer *writer;
-  rf_quant_tensor *out; /* the tensors of the source with their new types */
-  /* for each tensor: RMS of the errors / RMS of the values; negative: the tensor is copied */
+  rf_quant_tensor *out; /* tensors of the source with their new types */
+  /* For each tensor: RMS of the errors / RMS of the values. A negative value marks a copied
+   * tensor. */
   double *error;
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
@@ -44,16 +45,16 @@ typedef struct work {
 /* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors keep their type
-   * too, because they are small, and their errors do not average out. */
+  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors also keep their
+   * type, because they are small and their errors do not average out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (in a tied model, the token table) gets six bits or more, because its errors reach every
- * logit. */
+/* The head has at least six bits per weight, because its errors reach every logit. In a tied model,
+ * the token table is the head. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -96,8 +97,8 @@ static void add_errors(work *w, int p, int64_t values) {
   w->all[p] = all;
 }
 
-/* Does the same for the parts `p` and `p` + 1. The two sums are independent, so the CPU adds them
- * at the same time. */
+/* Sums the squared errors of parts `p` and `p` + 1. The two sums are independent, so the CPU
+ * computes them at the same time. */
 static void add_errors_of_pair(work *w, int p) {
   const float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   double wrong[PAIR] = {0}, all[PAIR] = {0};
@@ -111,8 +112,8 @@ static void add_errors_of_pair(work *w, int p) {
   memcpy(w->all + p, all, sizeof all);
 }
 
-/* Reads and quantizes the parts of a chunk from part `p` on, at most PAIR, and sums their errors.
- * `first` is the chunk's first element, `values` its number of elements. */
+/* Reads and quantizes at most PAIR parts of a chunk, from part `p` on, and sums their errors.
+ * `first` is the index of the chunk's first element, `values` is the chunk's number of elements. */
 static rf_status do_pair(work *w, int index, int p, int64_t first, int64_t values, rf_error *error) {
   const rf_quant_type *type = w->out[index].type;
   int64_t from = (int64_t)p * PART, left = values - from, count = left < PAIR * PART ? left : PAIR * PART;
@@ -161,7 +162,8 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
     values = t->count - first < (int64_t)PART * PARTS ? t->count - first : (int64_t)PART * PARTS;
     int parts = (int)((values + PART - 1) / PART);
     RF_TRY(do_chunk(w, index, first, values, error));
-    /* The parts are added in order. So the sum does not depend on the number of threads. */
+    /* The sums of the parts are added in order, so the result does not depend on the number of
+     * threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];
       *all += w->all[p];
@@ -178,7 +180,8 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* Copies a tensor that keeps its type. If the source has no bytes of this type, copies values. */
+/* Copies a tensor that keeps its type. If the source has no bytes of this type, reads and writes
+ * values instead. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);

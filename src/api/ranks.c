@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Opens the link of this process, if a launcher started several that share the job. */
+/* Opens the link to the other ranks, if a launcher started several processes for one job. */
 static rf_status link_of(const rf_options *o, rf_link **link, rf_error *error) {
   rf_hosts hosts;
   *link = NULL;
@@ -25,7 +25,8 @@ static rf_status link_of(const rf_options *o, rf_link **link, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The place of MODEL among the arguments, and the job whose plans are compared. */
+/* model_at returns the position of MODEL among the arguments. job_of returns the job whose plans
+ * --mesh auto compares. */
 static int model_at(const rf_options *o) { return strcmp(rf_options_command(o), "eval") ? 0 : 1; }
 static const char *job_of(const rf_options *o) {
   const char *task = rf_options_argument(o, 0);
@@ -45,7 +46,7 @@ rf_status rf_ranks_mesh(rf_options *o, const rafter_sink *sink, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out to keep the mesh of the run, or give the axes",
                    "--mesh auto is for a new run (--resume %s)", rf_options_text(o, "resume"));
   RF_TRY(rf_hosts_of(o, &hosts, error));
-  rf_options *whole = NULL; /* MODEL may be a run folder */
+  rf_options *whole = NULL; /* options whose MODEL is a folder, because MODEL may name a run */
   rf_status status = rf_options_with_model(o, rf_options_argument(o, model_at(o)), &whole, error);
   if (status == RAFTER_OK) status = rf_mesh_auto(whole, job_of(o), hosts.hosts, line, error);
   if (status == RAFTER_OK) snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(whole, "mesh", ""));
@@ -60,7 +61,7 @@ rf_status rf_ranks_mesh(rf_options *o, const rafter_sink *sink, rf_error *error)
 static rf_status share_text(rf_link *link, char **text, size_t *bytes, rf_error *error) {
   int64_t size = *text ? (int64_t)*bytes : -1;
   RF_TRY(rf_link_share(link, &size, sizeof size, error));
-  if (link->rank > 0 && size >= 0) { /* the caller frees its own text */
+  if (link->rank > 0 && size >= 0) { /* rank 0 keeps its text, which the caller frees */
     *text = calloc((size_t)size + 1, 1);
     if (!*text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for the input of rank 0");
     *bytes = (size_t)size;
@@ -83,7 +84,7 @@ static bool names_stdin(const rf_options *o) {
   return false;
 }
 
-/* Makes a file in memory with these bytes the standard input of this process. */
+/* Writes these bytes to a file in memory, which becomes the standard input of this process. */
 static rf_status replace_stdin(const char *text, size_t bytes, rf_error *error) {
   int fd = memfd_create("input", MFD_CLOEXEC);
   size_t done = 0;

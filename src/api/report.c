@@ -19,8 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Maximum rows of each list in a comparison. `entries` is the number of runs and plans on the page.
- * The maximum keeps the page small enough to mail. */
+/* Returns the maximum number of rows of each list in a comparison. `entries` is the number of runs
+ * and plans on the page. The limit keeps the page small enough for an e-mail. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
 /* Plans the first run again with each change of --against. */
@@ -45,8 +45,8 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   return RAFTER_OK;
 }
 
-/* Appends "-NAME" for each input after the first, without folder and ".json": "-lora-sweep". So a page
- * of several inputs does not replace the page of the first run. */
+/* Appends "-NAME" for each input after the first, as in "-lora-sweep". NAME has no folder and no
+ * ".json". So a page of several inputs does not overwrite the page of the first run. */
 static void name_others(const rf_options *o, char names[100]) {
   for (int i = 1; i < rf_options_argument_count(o); i++) {
     const char *text = rf_options_argument(o, i), *end = text + strlen(text);
@@ -58,8 +58,8 @@ static void name_others(const rf_options *o, char names[100]) {
   }
 }
 
-/* Path of the page: --out, or else report.html, or report-OTHERS.html. Its folder is the folder of
- * the first run. Without a run, it is the working directory. */
+/* Writes the path of the page: the value of --out, or report.html, or report-OTHERS.html. The page
+ * is in the folder of the first run. Without a run, the page is in the working directory. */
 static void page_path(const rf_options *o, const json_t *model, char path[4200]) {
   const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
   const char *folder = json_string_value(json_object_get(first, "folder"));
@@ -69,7 +69,7 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%.4000s%sreport%s.html", folder ? folder : "", folder ? "/" : "", others);
 }
 
-/* Thins the samples of all runs of the page, which share its bytes. */
+/* Removes samples, so that the samples of all runs together have at most RF_SAMPLES_PAGE bytes. */
 static void thin_samples(json_t *runs) {
   json_t *entry, *samples;
   size_t i, with = 0;
@@ -79,7 +79,7 @@ static void thin_samples(json_t *runs) {
       json_object_set_new(entry, "samples", rf_report_thin_samples(samples, RF_SAMPLES_PAGE / with));
 }
 
-/* Makes the report model of the page: adds comparisons, and thins the metrics and samples of long
+/* Makes the JSON model of the page: adds comparisons, and drops some metrics and samples of long
  * runs. */
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
@@ -107,8 +107,8 @@ static rf_status write_page(const char *path, const json_t *model, const rafter_
   return status;
 }
 
-/* Adds the summary of a run. A run that ended early recorded no advice. If this machine makes the
- * same plan for the run, computes advice again. */
+/* Adds the summary of a run. If this machine makes the same plan for the run, computes the advice
+ * again, because a run that ended early has recorded none. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||
@@ -164,7 +164,8 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
   for (int i = 0; i < rf_options_argument_count(o); i++) {
-    char folder[4096], named[4400]; /* folder of a run that is given by its number in the history */
+    /* folder: found by the run's number in the history. named: a folder of that name. */
+    char folder[4096], named[4400];
     snprintf(named, sizeof named, "%.300s/%.4000s", rf_runs_root(), rf_options_argument(o, i));
     *folder = 0;
     if (access(named, F_OK)) RF_GO(rf_runs_folder(rf_options_argument(o, i), folder, error));

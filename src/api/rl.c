@@ -13,7 +13,7 @@
 
 /* All that a run owns. */
 typedef struct parts {
-  rf_options *options; /* with the values that were chosen */
+  rf_options *options; /* options of the run, with the sizes that choose_sizes has set */
   rf_settings roll;    /* settings of sampling */
   rf_prompt_reader reader;
   rf_rewards *rewards;
@@ -21,7 +21,7 @@ typedef struct parts {
   rf_rl_settings settings;
   rf_journal journal;
   rf_record *traced;
-  rf_executed sampled; /* at the end of the run */
+  rf_executed sampled; /* measurements of sampling, which are set at the end of the run */
   rf_rl_run run;
 } parts;
 
@@ -31,7 +31,7 @@ static rf_status set_int(rf_options *o, const char *name, int64_t value, rf_erro
   return rf_options_set(o, name, text, error);
 }
 
-/* Chooses the sizes that the user left open, as options, so that the record of the run has them. */
+/* Sets options for the sizes that the user left open, so that run.json records the sizes. */
 static rf_status choose_sizes(rf_options *o, rf_error *error) {
   enum { AT_ONCE = 64, MICROBATCH = 8 };
   int64_t answers = rf_options_int(o, "prompts") * rf_options_int(o, "samples");
@@ -63,7 +63,8 @@ static rf_status check(const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Reads the prompts. Without --seq, the context is that of the longest prompt and answer. */
+/* Reads the prompts. Without --seq, the context has the length of the longest prompt with its
+ * answer. */
 static rf_status read_prompts(parts *p, rf_error *error) {
   rf_options *o = p->options;
   const char *held_out = rf_options_text(o, "eval-data");
@@ -140,18 +141,18 @@ static rf_status settings_of(parts *p, rafter_trainer *t, rf_error *error) {
   return rf_schedule_of(o, rf_options_int(o, "steps") * shape->iterations, &s->train.schedule, error);
 }
 
-/* Tokens of a prompt, rounded up. */
+/* Returns the mean number of tokens of a prompt, rounded up. */
 static int64_t mean_prompt(const rf_rl_prompts *prompts) {
   int64_t count = rf_rl_prompts_count(prompts), tokens = 0;
   for (int64_t i = 0; i < count; i++) tokens += rf_rl_prompts_row(prompts, i)->count;
   return (tokens + count - 1) / count;
 }
 
-/* The options for run.json, with which the run can be repeated and planned. */
+/* Returns the options for run.json. With these options, the run can be repeated and planned. */
 static json_t *recorded_options(const parts *p) {
   json_t *options = rf_options_json(p->options);
   char run[4096];
-  /* `rafter plan --job rl` has other names for these */
+  /* `rafter plan --job rl` reads these two options */
   json_object_set_new(options, "requests", json_integer((json_int_t)p->run.shape.prompts));
   json_object_set_new(options, "prompt-tokens", json_integer((json_int_t)mean_prompt(p->data)));
   if (!rf_options_is_set(p->options, "resume")) return options;
@@ -160,8 +161,8 @@ static json_t *recorded_options(const parts *p) {
   return options;
 }
 
-/* The plans of the run with their measurements: the policy first. `sampled` has those of sampling;
- * NULL: not yet. */
+/* Lists the plans of the run with their measurements, first those of the policy. `sampled` has the
+ * measurements of sampling. NULL: sampling is not measured yet. */
 static int passes_of(const parts *p, const rf_executed *sampled, rf_report_pass pass[4]) {
   const rf_rl *rl = p->run.rl;
   int count = rf_trainer_passes(p->run.folder, pass);
@@ -206,7 +207,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
                  (long long)done, r->folder->out);
 }
 
-/* Closes everything. A folder that was made for a run that did not begin is removed. */
+/* Closes everything. If the run made its folder but did not begin, removes the folder. */
 static void close_all(parts *p, bool ours, rf_status status, const rf_error *error) {
   rf_rl_run *r = &p->run;
   rafter_trainer *t = r->folder;

@@ -15,7 +15,8 @@ static void put_int(json_t *line, const char *key, int64_t value) {
   json_object_set_new(line, key, json_integer((json_int_t)value));
 }
 
-/* A text that may not be UTF-8, because an answer can end inside a character. */
+/* Makes a JSON string of a text that may not be UTF-8, because an answer can end inside a
+ * character. */
 static json_t *text_of(const char *text, size_t bytes) {
   json_t *json = json_stringn(text, bytes);
   if (json) return json;
@@ -67,7 +68,7 @@ json_t *rf_rl_line_step(const rf_rl *rl, const rf_rl_report *r) {
   json_object_set_new(line, "rewards_std", parts_of(rl, r, true));
   if (rl->reference) put(line, "kl", r->kl);
   put(line, "entropy", r->entropy);
-  if (r->trained_tokens) { /* ratios are those of trained tokens */
+  if (r->trained_tokens) { /* the ratios exist only for trained tokens */
     put(line, "clip_fraction", r->clip_fraction);
     put(line, "ratio_min", r->ratio_min);
     put(line, "ratio_mean", r->ratio_mean);
@@ -95,7 +96,8 @@ void rf_rl_line_evaluation(const rf_rl *rl, const rf_rl_report *r, json_t *line)
   put(line, "eval_seconds", r->seconds);
 }
 
-/* The text of each token, decoded one after the other, so that pieces join to the text. */
+/* Lists the text of each token. Tokens are decoded one after the other, so the pieces join to the
+ * whole text. */
 static json_t *pieces_of(const rf_rl *rl, const rf_reply *reply) {
   json_t *list = json_array();
   rf_decoder decoder;

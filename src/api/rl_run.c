@@ -32,7 +32,7 @@ static rf_status put_metrics(rf_rl_run *run, json_t *line, rf_error *error) {
   return put_line(run->metrics, "metrics.jsonl", line, error);
 }
 
-/* Writes the first groups of a step or of an evaluation. */
+/* Writes the first groups of a step, or of an evaluation, to samples.jsonl. */
 static rf_status put_samples(rf_rl_run *run, int64_t step, bool evaluation, rf_error *error) {
   rf_status status = RAFTER_OK;
   for (int64_t g = 0; g < run->rl->groups && g < run->show && status == RAFTER_OK; g++) {
@@ -93,8 +93,8 @@ static bool evaluates_at(const rf_rl_run *run, int64_t step) {
          (step % run->eval_every == 0 || step == run->steps);
 }
 
-/* True if the last kept line is that of the first step, and lacks its evaluation: a signal or a
- * reward ended it. */
+/* Returns true if the last kept line is the line of the first step and has no evaluation. A signal
+ * or a failed reward has ended this evaluation. */
 static bool owes_evaluation(void *self, const char *text, size_t kept) {
   rf_rl_run *run = self;
   run->owes = evaluates_at(run, run->first_step) &&
@@ -175,7 +175,7 @@ static void say_step(const rf_rl_run *run, const rf_rl_report *r, bool evaluated
          rf_text_seconds(r->train_seconds, c), rf_text_seconds(r->predicted_train, d));
 }
 
-/* One step with its lines. The lines of a step are written together, after its evaluation. */
+/* Takes one step and writes its lines. All lines of a step are written after its evaluation. */
 static rf_status take_step(rf_rl_run *run, rf_error *error) {
   rf_rl_report report;
   rf_status status = RAFTER_OK;
@@ -195,7 +195,8 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
 /* Saves the steps so far, because the reward failed or numbers are not finite. Returns the error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
-  if (rf_run_hosts(run->rl->run) > 1) return status; /* the other hosts would not help to save */
+  /* saving needs all hosts, and the other hosts do not save now */
+  if (rf_run_hosts(run->rl->run) > 1) return status;
   if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
     return status;
   if (save(run, &unsaved) == RAFTER_OK && error && !error->hint[0])
@@ -204,8 +205,8 @@ static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   return status;
 }
 
-/* Evaluates the step before the first one, and completes its line in metrics.jsonl, whose closing
- * brace was removed. */
+/* Runs the missing evaluation of the previous run's last step. Then completes the line of this step
+ * in metrics.jsonl, whose closing brace was removed. */
 static rf_status evaluate_owed(rf_rl_run *run, rf_error *error) {
   json_t *line = json_object();
   rf_status status = evaluate(run, line, error);
@@ -216,13 +217,13 @@ static rf_status evaluate_owed(rf_rl_run *run, rf_error *error) {
   return status == RAFTER_OK ? check_file(run->metrics, "metrics.jsonl", error) : status;
 }
 
-/* Seconds that the next step may take, with its evaluation and a checkpoint. */
+/* Returns the seconds that the next step may take, with its evaluation and a checkpoint. */
 static double next_seconds(const rf_rl_run *run, double longest) {
   bool evaluates = evaluates_at(run, rf_rl_steps_done(run->rl) + 1);
   return longest + (evaluates ? run->eval_seconds : 0) + run->save_seconds;
 }
 
-/* Sampling was interrupted: by a signal, or because the time is up. */
+/* Sets *stopped if a signal has interrupted sampling, but not if --max-seconds has passed. */
 static rf_status interrupted(const rf_rl_run *run, bool *stopped) {
   *stopped = !run->rl->late;
   return RAFTER_OK;
@@ -230,7 +231,7 @@ static rf_status interrupted(const rf_rl_run *run, bool *stopped) {
 
 rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
-  uint32_t owes = run->owes; /* host 0 has the file that says so */
+  uint32_t owes = run->owes; /* only host 0 has metrics.jsonl, from which it knows this */
   *stopped = false;
   if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit;
   RF_TRY(rf_run_agree(run->rl->run, &owes, error));

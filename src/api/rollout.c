@@ -1,5 +1,5 @@
-/* rollout.c - `rafter rollout`: answers a file of prompts at the highest rate, and finishes a file
- * that an earlier run has begun. */
+/* rollout.c - `rafter rollout`: answers a file of prompts at the highest rate. A later run
+ * completes an unfinished output file. */
 #define _GNU_SOURCE
 #include "api/rollout_file.h"
 #include "backend/mpi/link.h"
@@ -26,7 +26,7 @@ static rf_status check(const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* --eos-ids: the ids that end an answer, in place of the model's own. */
+/* Reads --eos-ids: the ids that end an answer, in place of the model's own end ids. */
 static rf_status take_ends(const rf_options *o, rf_prompt_reader *reader, rf_error *error) {
   rf_ids ids = {0};
   if (!rf_options_is_set(o, "eos-ids")) return RAFTER_OK;
@@ -49,7 +49,8 @@ static int64_t answers_to(const rf_prompts *p) {
   return count;
 }
 
-/* The planned answers per second of decode steps with `batch` answers; 0: this does not fit. */
+/* Returns the planned number of decoded tokens per second with `batch` answers at once. Returns 0
+ * if `batch` answers do not fit. */
 static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
   rf_infer_settings settings = {.model = s->model, .plan = s->plan};
   rf_plan *prefill = NULL, *decode = NULL;
@@ -64,10 +65,10 @@ static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
   return rate;
 }
 
-/* Without --batch, takes the number of answers at once with the highest planned rate. A larger
- * number must be better by a twentieth, because it needs more memory. On a machine that was not
- * measured, the plan does not know how much faster a row is among many rows. Then numbers up to
- * UNMEASURED only must not be worse. */
+/* Without --batch, chooses the batch with the highest planned rate. A larger batch must be faster
+ * by 5 %, because it needs more memory. For a machine without measurements, the plan does not know
+ * how much many rows speed up each row. There, a batch up to UNMEASURED is chosen if it is not
+ * slower. */
 static void choose_batch(const rf_options *o, rf_answering *a) {
   enum { FIRST = 8, UNMEASURED = 64, MOST = 256 };
   rf_build_options *b = &a->settings.plan.build;
@@ -89,7 +90,7 @@ static void choose_batch(const rf_options *o, rf_answering *a) {
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* Each run of a continued rollout has a record of its own: the folder --out, then --out-2, ... */
+/* Each run of a continued rollout has its own run folder: --out, then --out-2, and so on. */
 static rf_status name_folder(rf_options *o, rf_error *error) {
   char path[4300], folder[4200];
   const char *out = rf_options_text(o, "out");
@@ -103,7 +104,7 @@ static rf_status name_folder(rf_options *o, rf_error *error) {
   return rf_options_set(o, "out", folder, error);
 }
 
-/* Earlier runs have written all answers. */
+/* Reports that earlier runs have already written all answers. */
 static rf_status say_complete(rf_answering *a, const rf_rollout_file *file, rf_error *error) {
   const char *path = file->path;
   const int64_t answers = answers_to(&a->prompts);
@@ -117,7 +118,7 @@ static rf_status say_complete(rf_answering *a, const rf_rollout_file *file, rf_e
   return RAFTER_OK;
 }
 
-/* The rows that were written are kept, whatever ended the run. */
+/* Answers the prompts. The written rows are kept, even if an error or a signal ends the run. */
 static rf_status run(rf_answering *a, const char *path, rf_error *error) {
   rf_error why = {0};
   rf_status status = rf_answering_run(a, &why);
@@ -143,7 +144,8 @@ static void say_end(const rf_answering *a, const char *path) {
            a->appends ? "; the same command continues" : "");
 }
 
-/* Of several ranks, rank 0 has the file, and knows how many answers it has. */
+/* Only rank 0 reads the output file. So rank 0 sends the other ranks the number of answers in the
+ * file. */
 static rf_status share_begin(rf_answering *a, rf_error *error) {
   int64_t at[2] = {a->written, a->sample};
   RF_TRY(rf_link_share(rf_link_of_process(), at, sizeof at, error));

@@ -15,8 +15,8 @@ enum { SETTINGS_MAX = 1 << 20 };
 
 /* ---- the settings ---------------------------------------------------------------------------- */
 
-/* Options on which no row depends, and those whose content is in a fingerprint. All others must be
- * equal in each run of a file. */
+/* Options that may differ between the runs of one file: no row depends on them, or a fingerprint
+ * covers their content. All other options must be equal. */
 static const char *const FREE_OPTIONS[] = {
     "command", "model",         "adapter",   "input",        "output", "template", "overwrite", "max-seconds",
     "batch",   "threads",       "out",       "stats",        "trace",  "json",     "quiet",     "verbose",
@@ -71,7 +71,7 @@ static void add_request(rf_fingerprint *f, const rf_request *r) {
   }
 }
 
-/* Everything that the answers depend on, except the model. */
+/* Computes a fingerprint of everything that the answers depend on, except the model. */
 static void prompts_text(const rf_answering *a, char text[RF_FINGERPRINT_TEXT]) {
   const rf_prompt_reader *reader = &a->reader;
   rf_fingerprint *f = rf_fingerprint_new();
@@ -132,7 +132,7 @@ static rf_status same_text(const json_t *was, const json_t *now, const char *key
   return RF_FAIL(error, RAFTER_FAILED, OVERWRITE_HINT, "the answers in %s are of %s", path, what);
 }
 
-/* RAFTER_FAILED: the first run of the file `path` had other settings. */
+/* Returns RAFTER_FAILED if the first run of the file `path` had other settings. */
 static rf_status compare(const rf_answering *a, const char *record, const json_t *now, const char *path,
                          rf_error *error) {
   json_t *was = NULL;
@@ -154,7 +154,7 @@ done:
 
 /* ---- the rows that are there ----------------------------------------------------------------- */
 
-/* Checks that a row is the next one of the file. */
+/* Checks that a row of the file is the answer that has to come next. */
 static rf_status check_row(const rf_answering *a, const json_t *json, const char *path, int64_t line,
                            rf_error *error) {
   if (a->written == a->prompts.rows)
@@ -176,8 +176,8 @@ static rf_status check_row(const rf_answering *a, const json_t *json, const char
                          path, (long long)line, a->sample, (long long)row->line, a->path);
 }
 
-/* Counts the rows of earlier runs. *keep: bytes of the complete rows. *repairs: an incomplete line
- * follows them, which a killed process left. */
+/* Counts the rows of earlier runs. *keep: bytes of the complete rows. *repairs: true if an
+ * incomplete line of a killed process follows the complete rows. */
 static rf_status read_rows(rf_answering *a, const char *path, int64_t *keep, bool *repairs, rf_error *error) {
   rf_json_lines lines;
   bool more = true;
@@ -218,7 +218,8 @@ static void name_settings(const char *path, char name[4200]) {
   snprintf(name, 4200, "%.4096s.settings.json", path);
 }
 
-/* True if the file of settings has these settings. A killed run may have left no row. */
+/* Returns true if the file of settings has these settings. The output may be empty, because a
+ * killed run may have written no row. */
 static bool has_settings(const char *path, const json_t *settings) {
   json_t *was = NULL;
   bool same = rf_file_stamp_at(path).inode && rf_json_read(path, SETTINGS_MAX, &was, NULL) == RAFTER_OK &&
@@ -238,7 +239,7 @@ rf_status rf_rollout_open(rf_answering *a, const rf_options *o, const char *path
   file->continues = has_settings(settings, file->settings);
   if (!rf_out_bytes(a->out) || overwrite) return RAFTER_OK;
   RF_TRY(compare(a, settings, file->settings, path, error));
-  file->continues = true; /* also if another version of rafter began it */
+  file->continues = true; /* true also if another version of rafter began the file */
   return read_rows(a, path, &file->keep, &file->repairs, error);
 }
 

@@ -1,8 +1,9 @@
-/* rollout_file.h - the output file of `rollout`, which a later run of the same command finishes.
+/* rollout_file.h - the output file of `rollout`. If a run stops early, the same command completes
+ * the file.
  *
  * OUT.settings.json records the options, the model and the prompts of the file OUT. A run continues
- * OUT only if they are equal, because then each missing answer has the bits that it would have
- * had. */
+ * OUT only if the recorded options, model and prompts are equal to its own. Then a missing answer
+ * gets the same bits as in an uninterrupted run. */
 #ifndef RF_ROLLOUT_FILE_H
 #define RF_ROLLOUT_FILE_H
 
@@ -11,19 +12,19 @@
 typedef struct rf_rollout_file {
   const char *path;
   json_t *settings; /* of this run */
-  int64_t keep;     /* bytes of the rows of earlier runs */
-  bool repairs;     /* an incomplete line follows these rows */
-  bool continues;   /* an earlier run had the same settings */
+  int64_t keep;     /* bytes of the complete rows of earlier runs */
+  bool repairs;     /* true if an incomplete line follows the complete rows */
+  bool continues;   /* true if an earlier run had the same settings */
 } rf_rollout_file;
 
-/* Opens `path` for the answers to the prompts of `answering`, which are not queued yet. Sets its
- * fields out, written and sample. Changes nothing in the file. RAFTER_FAILED: the file has answers
- * of other settings or of another program, or cannot be written. With `overwrite`, the file counts
- * as empty. */
+/* Opens `path` for the answers to the prompts of `answering`, before the prompts are queued. Sets
+ * the fields out, written and sample of `answering`. Does not change the file. Returns
+ * RAFTER_FAILED if the file cannot be written, or has answers of other settings or of another
+ * program. With `overwrite`, the file counts as empty. */
 rf_status rf_rollout_open(rf_answering *answering, const rf_options *options, const char *path,
                           bool overwrite, rf_rollout_file *file, rf_error *error);
-/* Removes what does not belong to the kept rows, and records the settings of a new file. Call it
- * before the first row. */
+/* Truncates the file after the kept rows, and records the settings of a new file. Call
+ * rf_rollout_begin before writing the first row. */
 rf_status rf_rollout_begin(const rf_answering *answering, const rf_rollout_file *file, rf_error *error);
 void rf_rollout_close(rf_rollout_file *file); /* accepts {0} */
 

@@ -1,5 +1,5 @@
-/* roofline.c - `rafter roofline OP`: computes the roofline time of one operation on one machine,
- * as a table and as JSON. */
+/* roofline.c - `rafter roofline OP`: prints the roofline time of one operation on one machine, as a
+ * table or as JSON. */
 #include "api/api.h"
 #include "study/roofline.h"
 
@@ -24,14 +24,14 @@ static const char *percent_text(double percent, char text[32]) {
   return text;
 }
 
-/* "256 B" would be read as bytes. */
+/* A reader would take "256 B" for bytes. */
 static const char *count_text(double count, char text[32]) {
   char *unit = strchr(rf_text_count(count, text), 'B');
   if (unit) strcpy(unit, "billion");
   return text;
 }
 
-/* Rounds counts to whole numbers. The tolerance is for errors of rounding in the arithmetic. */
+/* Rounds counts to whole numbers. The tolerance covers rounding errors of the arithmetic. */
 static double whole(double value, rf_unit unit) {
   const double tolerance = 1e-9 * fabs(value);
   return unit == RF_UNIT_MINIMUM   ? ceil(value - tolerance)

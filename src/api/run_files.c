@@ -32,7 +32,7 @@ rf_status rf_save_run(rafter_trainer *t, const rafter_sink *sink, int keep, int6
   return RAFTER_OK;
 }
 
-/* Bytes of complete lines of steps up to `step`. */
+/* Returns the bytes of all complete lines of steps up to `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {

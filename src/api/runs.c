@@ -42,14 +42,14 @@ static const char *clean(const json_t *object, const char *key, char out[512]) {
   return out;
 }
 
-/* A number of an object as text. If the number is unknown, "". */
+/* Writes a number of an object as text. Writes "" if the number is unknown. */
 static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]),
                          char out[32]) {
   *out = 0;
   return json_is_number(json_object_get(object, key)) ? text(rf_json_number_at(object, key), out) : out;
 }
 
-/* The text of a result, with the unit that its name says. */
+/* Writes a result as text, with the unit that the result's name ends in. */
 static char *result_text(const char *name, double value, char text[32]) {
   if (rf_text_ends_with(name, "bytes")) return rf_text_bytes(value, text);
   if (rf_text_ends_with(name, "per_second")) return rf_text_count(value, text);
@@ -66,8 +66,8 @@ static const char *folder_note(const json_t *row, char note[64]) {
 
 enum { NAME_MIN = 12, NAME_MAX = 40 };
 
-/* Shortens a long name. A path loses its start, because paths often differ only at the end. A shape
- * (gpt:layers=12,...) loses its end. */
+/* Shortens a long name. Removes the start of a path, because paths often differ only at the end. A
+ * shape (gpt:layers=12,...) loses its end. */
 static const char *short_name(const char *name, char text[NAME_MAX + 1]) {
   size_t all = strlen(name), kept = NAME_MAX - 2, from = 0;
   if (all <= NAME_MAX) return memcpy(text, name, all + 1);
@@ -79,7 +79,7 @@ static const char *short_name(const char *name, char text[NAME_MAX + 1]) {
   return text;
 }
 
-/* Columns of the longest name of the rows to print. */
+/* Returns the number of columns of the longest name among the printed rows. */
 static int name_columns(const json_t *rows, int64_t limit) {
   char name[512], text[NAME_MAX + 1];
   int columns = NAME_MIN;
@@ -90,7 +90,7 @@ static int name_columns(const json_t *rows, int64_t limit) {
   return columns;
 }
 
-/* Whether the table of runs has a column of a result anyway. */
+/* Returns true if the table of runs always has a column for this result. */
 static bool has_column(const char *metric) {
   static const char *const COLUMNS[] = {
       "tokens_per_second", "predicted_tokens_per_second", "loss", "peak_bytes", "reward", "best_eval_reward"};
@@ -99,13 +99,14 @@ static bool has_column(const char *metric) {
   return false;
 }
 
-/* A loss or reward without the digits that vary from run to run anyway. */
+/* Writes a loss or reward with four digits, because later digits vary from run to run. */
 static char *loss_text(double value, char text[32]) {
   snprintf(text, 32, "%.4g", value);
   return text;
 }
 
-/* The columns of rewards, which only lists with a rewarded run have. row NULL: their titles. */
+/* Writes the columns of rewards. Only lists with a rewarded run have these columns. NULL as row:
+ * writes the titles of the columns. */
 static const char *reward_columns(const json_t *rows, int64_t limit, const json_t *row, char text[80]) {
   char reward[32], best[32];
   const json_t *one, *results = json_object_get(row, "results");
@@ -158,7 +159,8 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
 
 /* ---- finding a run --------------------------------------------------------------------------- */
 
-/* Finds a run by its number, name or folder. If several runs have the name, finds the newest. */
+/* Finds a run by its number, name or folder. If several runs have this name, finds the newest of
+ * these runs. */
 rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
@@ -167,7 +169,7 @@ rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_
   if (rf_text_int(which, &id) && id > 0) filter.id = id;
   else filter.name = which;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
-  if (!json_array_size(rows) && filter.id) { /* the name of a folder may be a number */
+  if (!json_array_size(rows) && filter.id) { /* a folder may have a number as its name */
     json_decref(rows);
     filter = (rf_history_filter){.name = which};
     RF_TRY(rf_history_rows(history, &filter, &rows, error));
@@ -264,7 +266,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   return RAFTER_OK;
 }
 
-/* Lists the numbers that are in the results of both runs. */
+/* Lists all numbers that the results of both runs contain. */
 static json_t *results_json(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *x;
   const char *key;
@@ -291,7 +293,8 @@ static void say_results(const rafter_sink *sink, const json_t *results) {
     }
 }
 
-/* Compares two runs op by op. If a folder is missing, compares only options and results. */
+/* Compares two runs op by op. If the folder of a run is missing, compares only options and
+ * results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;
@@ -356,8 +359,8 @@ static int better_first(const void *x, const void *y, void *metric) {
 }
 
 /* Keeps only the runs of one command, because the rates of training and scoring are not comparable.
- * The command is train if there are training runs, else the most frequent command. `others` gets
- * the number of dropped runs of each command. */
+ * This command is `train` if there are training runs, otherwise the most frequent command. `others`
+ * gets the number of dropped runs of each command. */
 static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   json_t *row, *count;
   const char *of;
@@ -392,8 +395,8 @@ static void say_others(const rafter_sink *sink, const char *command, const json_
   rf_say(sink, " also have %s: --of COMMAND chooses these runs\n", metric);
 }
 
-/* The error of a metric that no run has lists the metrics of the runs in the history. Without any
- * run there is nothing to list, and the command only says that there is none. */
+/* Fails if no run has the metric. The error lists the metrics of the runs in the history. Does not
+ * fail if the history is empty, because the command then reports that the history has no runs. */
 static rf_status check_metric(rf_history *history, rf_history_filter filter, rf_error *error) {
   char names[1024] = "";
   const char *metric = filter.metric, *key;

@@ -1,4 +1,4 @@
-/* runs_left.c - the results of runs from the end of their metrics.jsonl. */
+/* runs_left.c - reads the results of a run from the end of its metrics.jsonl. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "api/runs.h"
@@ -16,7 +16,7 @@
 enum { LEFT_BYTES = 1 << 16 };
 
 /* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl.
- * Only complete lines are read. NULL: the text has no step. */
+ * Only complete lines are read. Returns NULL if the text has no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss", "reward", "eval_reward"};
   double rate[LEFT_BYTES / 64];
@@ -76,7 +76,7 @@ json_t *rf_runs_last_steps(const char *folder) {
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
   fclose(file);
-  char *begin = from ? memchr(text, '\n', bytes) : text; /* skip an incomplete first line */
+  char *begin = from ? memchr(text, '\n', bytes) : text; /* the first line may be incomplete */
   json_t *left = begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
   if (json_object_get(left, "reward")) add_best(path, left);
   return left;

@@ -1,5 +1,5 @@
 /* runs_remove.c - `rafter runs rm RUN...`: removes the folders of runs and their rows of the
- * history. Checks all runs before it removes one. */
+ * history. Checks all runs before removing the first run. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "api/runs.h"
@@ -18,7 +18,7 @@
 /* One run to remove. */
 typedef struct doomed {
   int64_t id;        /* 0: not in the history */
-  char folder[4096]; /* "": the run has no folder of its own any more */
+  char folder[4096]; /* "": the run's folder no longer exists, or belongs to another run */
   int lock;          /* -1: not locked */
 } doomed;
 
@@ -31,7 +31,7 @@ static rf_status not_a_run(const char *folder, const char *why, const char *name
                  "%s is not removed: %s%s", folder, why, name);
 }
 
-/* Checks that the folder is that of a run, and that its only folders are checkpoints. */
+/* Checks that the folder belongs to a run, and has no subfolders except checkpoints. */
 static rf_status check_folder(const char *folder, rf_error *error) {
   char path[4400], other[256] = "";
   struct stat info;
@@ -54,7 +54,8 @@ static rf_status check_folder(const char *folder, rf_error *error) {
   return *other ? not_a_run(folder, "it has a folder that is not a checkpoint: ", other, error) : RAFTER_OK;
 }
 
-/* Removes the files of a folder and of its checkpoints. Links are removed, and never followed. */
+/* Removes the files of a folder and of its checkpoints. Symbolic links are removed and never
+ * followed. */
 static bool remove_entries(int parent, const char *name, bool checkpoints) {
   int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   DIR *entries = fd < 0 ? NULL : fdopendir(fd);

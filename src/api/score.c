@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Default tokens of a forward pass, enough for fast matrix products. */
+/* Default number of tokens in a forward pass, large enough for fast matrix products. */
 enum { PASS_ROWS = 1024 };
 
 typedef struct text_row {
@@ -33,17 +33,17 @@ typedef struct window {
 
 typedef struct work {
   rf_settings settings;
-  rf_prompt_reader reader; /* only its tokenizer is used */
+  rf_prompt_reader reader; /* prompt reader, of which only the tokenizer is used */
   text_row *row;
   int rows, capacity, put; /* put: number of rows that were written and freed */
   double nll;              /* sum of -log p over all tokens of the written rows */
   int64_t scored;
-  rf_out_file *out; /* NULL: rows go to the sink */
+  rf_out_file *out; /* file of the rows; NULL: rows go to the sink */
   int64_t stride;
   window *window;
   int64_t windows, passes;
   int top;
-  bool lists; /* print every token as text */
+  bool lists; /* true: prints every token as text */
 } work;
 
 static rf_status add_row(work *w, text_row **row, rf_error *error) {
@@ -103,7 +103,7 @@ static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_e
   return status;
 }
 
-/* Reads one text: --text, or the text of a file that is not JSON Lines. */
+/* Reads one text, from --text or from a file that is not JSON Lines. */
 static rf_status read_text(work *w, const rf_options *o, const char *path, rf_error *error) {
   text_row *row;
   char *text = NULL;
@@ -170,7 +170,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Allocates the results of a row, when its first window was scored. */
+/* Allocates the results of a row, after its first window is scored. */
 static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
   size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
   row->logprobs = malloc(count * sizeof *row->logprobs);
@@ -233,7 +233,7 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
-/* A token as text in quotes. A token of a model without a tokenizer is its id. */
+/* Writes a token as text in quotes. If the model has no tokenizer, writes the token's id. */
 static void put_token(FILE *out, const work *w, int32_t id) {
   rf_span text = w->reader.tokenizer ? rf_tokenizer_text_of(w->reader.tokenizer, id) : (rf_span){0};
   json_t *json = text.at ? rf_json_bytes(text.at, text.bytes) : NULL;
@@ -244,7 +244,8 @@ static void put_token(FILE *out, const work *w, int32_t id) {
   json_decref(json);
 }
 
-/* Prints one line per token: its log-probability, its text and the likeliest tokens there. */
+/* Prints one line per token: its log-probability, its text and the likeliest tokens at its
+ * position. */
 static void say_tokens(const work *w, const text_row *row, const rafter_sink *sink) {
   char *text = NULL;
   size_t bytes = 0;
@@ -266,7 +267,7 @@ static void say_tokens(const work *w, const text_row *row, const rafter_sink *si
   rf_say_text(sink, text);
 }
 
-/* Writes and frees the finished rows, those before row `whole`, to limit the use of memory. */
+/* Writes all rows before row `whole`, which are finished. Frees the written rows to save memory. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();
@@ -312,7 +313,7 @@ static rf_status pass_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     }
     double start = rf_now_seconds();
     status = rf_scorer_pass(scorer, text, count, error);
-    if (status == RAFTER_INTERRUPTED) break; /* the pass has no results */
+    if (status == RAFTER_INTERRUPTED) break; /* an interrupted pass has no results */
     int64_t takes = rf_phase_begin();
     for (int i = 0; i < count && status == RAFTER_OK; i++)
       status = take(w, &w->window[done + i], &text[i], error);
@@ -395,7 +396,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = pass_all(w, scorer, sink, &executed, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  rf_out_file *out = w->put ? w->out : NULL; /* complete rows are also written after an interruption */
+  rf_out_file *out = w->put ? w->out : NULL; /* a signal does not prevent the writing of complete rows */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
   if (status == RAFTER_INTERRUPTED) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Other backends are for checks and plans, or answer one request at a time. */
+/* Refuses other backends, which are for checks and plans, or answer one request at a time. */
 static rf_status check_backend(const rf_options *o, rf_error *error) {
   static const char *const SERVED[] = {"cpu", "xla", "auto"};
   const char *name = rf_options_text_or(o, "backend", "auto");
@@ -16,13 +16,14 @@ static rf_status check_backend(const rf_options *o, rf_error *error) {
                  "serve runs on the backends cpu and xla, not on %s", name);
 }
 
-/* The name of a model in requests: the last part of its path. */
+/* Returns the name of a model in requests: the last part of its path. */
 static const char *name_of(const char *model) {
   const char *slash = strrchr(model, '/');
   return slash && slash[1] ? slash + 1 : model;
 }
 
-/* Notes at the start: random weights, and a backend whose bits depend on the batch. */
+/* Prints notes at the start: for random weights, and for a backend whose bits depend on the
+ * batch. */
 static rf_status say_notes(const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_settings of;
   rf_sampler_options sampling = {0};

@@ -34,7 +34,8 @@ static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int6
 }
 
 static json_t *text_value(const char *text, size_t bytes) {
-  json_t *value = json_stringn(text, bytes); /* jansson returns NULL for an incomplete UTF-8 character */
+  /* jansson returns NULL if a text ends in an incomplete UTF-8 character */
+  json_t *value = json_stringn(text, bytes);
   return value ? value : json_null();
 }
 
@@ -132,7 +133,7 @@ done:
   return status;
 }
 
-/* --train: makes a tokenizer from the text of a file. */
+/* For --train, makes a tokenizer from the text of a file. */
 static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *error) {
   enum { MAX = 1 << 30 };
   const char *input = rf_options_text(o, "train"), *folder = rf_options_text(o, "output");
@@ -170,7 +171,7 @@ done:
   return status;
 }
 
-/* Fails if --output is the file of --input, or the model. */
+/* Fails if --output names the file of --input, or the model. */
 static rf_status check_output(const rf_options *o, rf_error *error) {
   const char *output = rf_options_text(o, "output");
   if (!output) return RAFTER_OK;

@@ -1,4 +1,5 @@
-/* train.c - `rafter train`: options, lines of output, metrics.jsonl, checkpoints. */
+/* train.c - `rafter train`: reads its options, prints lines, and writes metrics.jsonl and
+ * checkpoints. */
 #define _GNU_SOURCE
 #include "api/preferences.h"
 #include "api/run_files.h"
@@ -22,18 +23,19 @@ typedef struct run_log {
   FILE *metrics;
   double start, seconds_limit; /* seconds_limit: 0 means no limit */
   int64_t steps, first_step, val_every, val_rows, save_every;
-  int64_t first_tokens; /* tokens read before this process started */
+  int64_t first_tokens; /* number of tokens that earlier runs of this training have read */
   int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
-  bool validates;       /* the step before the first one validates */
-  bool owes_validation; /* true if the last line of metrics.jsonl lacks its val_loss and its end */
+  bool validates;       /* true if the last step of the resumed run is a step with validation */
+  bool owes_validation; /* true if the last line of metrics.jsonl has no val_loss and no closing brace */
   bool json, continued; /* continued: true if metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
   double mfu_seconds;   /* sum of MFU x seconds of all steps */
   rafter_step last;
-  double val_loss;                /* loss of the last validation; NaN: none */
-  rf_preference pairs, val_pairs; /* the last step and the last validation of a loss of preferences */
-  bool prefers;                   /* the loss is one of preferences */
+  double val_loss; /* loss of the last validation; NaN: none */
+  /* figures of a loss of preferences in the last step, and in the last validation */
+  rf_preference pairs, val_pairs;
+  bool prefers; /* true if the loss is a loss of preferences */
 } run_log;
 
 /* JSON has no infinite numbers and no NaN. */
@@ -91,14 +93,14 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return rf_save_run(t, log->sink, log->keep, &log->saved_step, error);
 }
 
-/* The options for run.json, with which the run can be repeated and planned: `plan` has another
- * default of --seq. If a run continues in its own folder, --resume is left out, so that the options
- * repeat the run from its start. */
+/* Returns the options for run.json, with which the run can be repeated and planned. --seq is always
+ * recorded, because `plan` has another default. If a run continues in its own folder, --resume is
+ * left out, so that the options repeat the run from its start. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
   if (!rf_trains_by_epochs(o)) json_object_del(options, "epochs");
-  json_object_del(options, "host-rank"); /* other runs have other hosts */
+  json_object_del(options, "host-rank"); /* a repeated run may have other hosts */
   json_object_del(options, "coordinator");
   const rf_build_options *build = &t->trainer->plan->options.build;
   json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
@@ -188,9 +190,8 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* A signal may have ended the validation after the last step of the run. Then validates now, and
- * adds the loss to the last line of metrics.jsonl. open_metrics removed the closing brace of this
- * line. */
+/* Validates if a signal ended the validation of the run's last step. Adds the loss to the last line
+ * of metrics.jsonl, whose closing brace open_metrics has removed. */
 static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   double val_loss = 0;
   rf_status status = rf_take_validation(t, log->val_rows, &val_loss, &log->val_pairs, error);
@@ -206,11 +207,11 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
   return *stopped ? RAFTER_OK : status;
 }
 
-/* Saves the steps so far, because a file of the data cannot be read any more, or has changed.
- * Returns the error of that file. */
+/* Saves the steps so far, because a data file cannot be read any more, or has changed. Returns the
+ * error of the data file. */
 static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
   rf_error unsaved;
-  /* the other hosts are in their next step, and would not help to save */
+  /* saving needs all hosts, and the other hosts are in their next step */
   if (rf_run_hosts(t->trainer->run) > 1) return RAFTER_FAILED;
   if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;
   if (error)
@@ -218,8 +219,8 @@ static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *er
   return RAFTER_FAILED;
 }
 
-/* Whether the run ends after this step. All hosts of a run decide the same. `step_seconds` is the
- * time of the longest step. */
+/* Sets *stopped or *time_is_up if the run ends after this step. All hosts of a run get the same
+ * result. `step_seconds` is the time of the longest step. */
 static rf_status ask_end(const rafter_trainer *t, const run_log *log, double step_seconds, bool *stopped,
                          bool *time_is_up, rf_error *error) {
   enum { STOP = 1, TIME = 2 };
@@ -241,7 +242,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
                                 log->seconds_limit > 0 ? log->start + log->seconds_limit : 0, stopped,
                                 &time_is_up, error));
   if (*stopped || time_is_up) return RAFTER_OK;
-  uint32_t owes = log->owes_validation; /* host 0 has the file that says so */
+  uint32_t owes = log->owes_validation; /* only host 0 has metrics.jsonl, from which it knows this */
   RF_TRY(rf_run_agree(r->run, &owes, error));
   if (owes) RF_TRY(validate_first(t, log, stopped, error));
   while (r->step < log->steps && !*stopped) {
@@ -277,8 +278,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
 static void add_results(const run_log *log, json_t *results) {
   if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
   if (!log->last.step) {
-    /* No step was left to execute. The row of the history gets no rate, not even a predicted
-     * one. */
+    /* This process executed no step. So the row of the history gets no measured or predicted
+     * rate. */
     json_object_set_new(results, "steps", json_integer((json_int_t)log->first_step));
     json_object_del(results, "predicted_seconds");
     json_object_del(results, "predicted_tokens_per_second");

@@ -1,4 +1,4 @@
-/* trainer.c - the public trainer of rafter.h: its run folder, its settings and its steps. */
+/* trainer.c - the public trainer of rafter.h, with its run folder, settings and steps. */
 #define _GNU_SOURCE
 #include "api/trainer.h"
 
@@ -32,7 +32,7 @@ bool rf_same_folder(const char *a, const char *b) {
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* True if `path` does not exist or is an empty folder. */
+/* Returns true if `path` does not exist or is an empty folder. */
 static bool is_bare(const char *path) {
   DIR *folder = opendir(path);
   int entries = 0;
@@ -52,8 +52,8 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
                  "%s holds a run already", t->out);
 }
 
-/* Creates the run folder and locks it. The state of the folder can change until it is locked. So
- * the checks of the folder follow the lock. */
+/* Creates the run folder and locks it. Locks the folder before checking it, because other processes
+ * can change an unlocked folder. */
 static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unnamed, const char *resume,
                              rf_error *error) {
   RF_TRY(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
@@ -81,8 +81,8 @@ rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_
   return RAFTER_OK;
 }
 
-/* True if --epochs sets the length of the run. A file of options may have both --steps and
- * --epochs, as run.json does. Then the option on the command line takes precedence. */
+/* Returns true if --epochs sets the length of the run. A file of options, such as run.json, may
+ * have both --steps and --epochs. Then the option on the command line takes precedence. */
 bool rf_trains_by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -131,21 +131,23 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return rf_schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* True if the run records a trace. A resumed run records a trace only if --trace is given again. */
+/* Returns true if the run records a trace. A resumed run records a trace only if --trace is given
+ * again. */
 bool rf_trains_with_trace(const rf_options *o) {
   return rf_options_is_set(o, "trace") &&
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
 /* Copies the tokenizer of --tokenizer into the run's folder, so that the run does not depend on
- * other files. A resumed run has the copy already. */
+ * other files. A resumed run already has this copy. */
 static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train_settings *s,
                                 rf_error *error) {
   const char *given = rf_options_text(o, "tokenizer"), *weights = s->weights_folder;
   if (!given) return RAFTER_OK;
   bool own = weights && *weights && rf_tokenizer_in(weights);
   bool recorded = rf_options_is_set(o, "resume") && rf_options_source(o, "tokenizer") != RF_OPTION_GIVEN;
-  if (own && recorded) return RAFTER_OK; /* the weights are of the run, and have its tokenizer */
+  /* the weights are a checkpoint of the run, with the run's tokenizer */
+  if (own && recorded) return RAFTER_OK;
   if (own)
     return RF_FAIL(error, RAFTER_INVALID, "leave --tokenizer out",
                    "the model has a tokenizer of its own (%s, --tokenizer %.200s)", weights, given);
@@ -154,8 +156,9 @@ static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train
   return rf_tokenizer_in(t->tokenizer) ? RAFTER_OK : rf_tokenizer_place(given, t->tokenizer, error);
 }
 
-/* Only host 0 keeps files. The others work in a folder of their own, where converted data may be. A
- * rank that is killed leaves it, and the next one on this machine removes it. */
+/* Only host 0 keeps files. The other hosts work in temporary folders, which may contain converted
+ * data. If a rank is killed, its folder remains. The next rank on this machine removes the
+ * folder. */
 static rf_status make_hidden(rafter_trainer *t, int host, rf_error *error) {
   enum { TRIES = 100 };
   const char *root = getenv("TMPDIR");
@@ -210,7 +213,7 @@ static rf_status open_trainer(rafter_trainer *t, const rf_train_settings *s, rf_
   return RAFTER_OK;
 }
 
-/* References before the first step of a trainer of rafter.h. */
+/* Computes reference log-probabilities before the first step of a trainer of rafter.h. */
 static rf_status begin_alone(rafter_trainer *t, const rf_options *o, rf_error *error) {
   const bool validates = rf_options_int(o, "val-every") > 0;
   bool all;
@@ -257,7 +260,8 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
   if (status == RAFTER_OK && t->preferences && !sink) status = begin_alone(t, o, error);
   if (ours && status != RAFTER_OK && *t->tokenizer) rf_remove_folder(t->tokenizer);
-  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* also removes token shards of the data */
+  /* the folder may contain token shards of the data */
+  if (ours && status != RAFTER_OK) rf_remove_folder(t->out);
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;

@@ -11,29 +11,29 @@
 struct rafter_trainer {
   rf_settings settings;
   char out[4096], resume[4096], tokenizer[4200]; /* tokenizer: folder of the copy in `out`; "": none */
-  bool hidden; /* this is not host 0: `out` is a temporary folder, which is removed at the end */
-  int lock;    /* descriptor of the lock of `out`; -1: none */
+  bool hidden; /* true on hosts other than 0, where `out` is a temporary folder */
+  int lock;    /* file descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
-  rf_preferences *preferences; /* owns `trainer`; NULL: the loss is that of single texts */
+  rf_preferences *preferences; /* owner of `trainer`; NULL: the loss is not a loss of preferences */
 };
 
-/* Sets `run` to the folder of the run `resume`, which may also name one of its checkpoints. */
+/* Sets `run` to the folder of a run. `resume` names this run or one of its checkpoints. */
 void rf_run_folder_of_resume(const char *resume, char run[4096]);
 bool rf_same_folder(const char *a, const char *b);
-/* Whether the options give the length of training in epochs. */
+/* Returns true if the options give the length of training in epochs. */
 bool rf_trains_by_epochs(const rf_options *o);
 bool rf_trains_with_trace(const rf_options *o);
 /* Opens a trainer. `sink` is NULL for a trainer of rafter.h, whose caller runs the steps. */
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error);
-/* For a command that makes its own trainer: names, makes and locks the run's folder t->out, and sets
- * t->resume to the checkpoint of --resume. t->lock is -1 before. *ours: the folder is new, so the
- * caller removes it if the run does not begin. */
+/* Chooses, makes and locks the run's folder t->out, for a command that makes its own trainer. Sets
+ * t->resume to the checkpoint of --resume. t->lock must be -1 before the call. *ours is true if the
+ * folder is new. Then the caller removes the folder if the run does not begin. */
 rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error);
-/* The learning rates of --lr, --schedule, --warmup, --decay and --min-lr. */
+/* Computes the learning rates from --lr, --schedule, --warmup, --decay and --min-lr. */
 rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *schedule, rf_error *error);
-/* Takes a step, or validates `rows` rows or pairs. *preference (may be NULL) is set by a loss of
- * preferences. */
+/* rf_take_step takes a step. rf_take_validation validates `rows` rows or pairs. A loss of
+ * preferences sets *preference, which may be NULL. */
 rf_status rf_take_step(rafter_trainer *t, rafter_step *step, rf_preference *preference, rf_error *error);
 rf_status rf_take_validation(rafter_trainer *t, int64_t rows, double *loss, rf_preference *preference,
                              rf_error *error);
