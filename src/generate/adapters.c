@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The slots of one adapted weight: ids of their tensors, and the sizes of one slot. */
+/* Slots for one adapted weight: the ids of the tensors that hold A, B and the ranks, and the sizes
+ * of one slot. */
 typedef struct layer {
   int param, a, b, ranks;
   rf_lora_parts parts;
@@ -16,8 +17,8 @@ typedef struct layer {
 } layer;
 
 typedef struct slot {
-  int64_t id;   /* of the adapter; 0: free */
-  bool leaving; /* unloaded; free when no request uses it */
+  int64_t id;   /* id of the adapter; 0: the slot is free */
+  bool leaving; /* true after unloading; the slot is free when no request uses the adapter */
 } slot;
 
 struct rf_adapters {
@@ -30,7 +31,7 @@ struct rf_adapters {
 struct rf_adapter_values {
   const rf_generator *of; /* the generator whose slots have this layout */
   float *value;           /* (values): A and B of each layer */
-  int32_t *ranks;         /* (ranks): of the parts of each layer; 0: the adapter lacks the part */
+  int32_t *ranks; /* (ranks): rank of each part of each layer; 0: the adapter does not adapt this part */
 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -119,8 +120,9 @@ static const layer *layer_of(const struct rf_adapters *s, int param) {
   return NULL;
 }
 
-/* The part of an adapter that has all columns of part `q` of the slots; -1: none. An adapter may
- * treat a layer such as attn/qkv as one part, and the slots as several parts. */
+/* Returns the part of an adapter that contains all columns of part `q` of the slots. Returns -1 if
+ * no part contains them all. An adapter may treat a layer such as attn/qkv as one part, and the
+ * slots as several parts. */
 static int part_with(const rf_lora_parts *adapter, const rf_lora_parts *slots, int q) {
   int64_t first = slots->at[q], end = first + slots->columns[q];
   for (int i = 0; i < adapter->count; i++)
@@ -128,7 +130,7 @@ static int part_with(const rf_lora_parts *adapter, const rf_lora_parts *slots, i
   return -1;
 }
 
-/* Copies the columns of A (K, P r) that belong to part q of the slots. */
+/* Copies the columns of A that belong to part q of the slots. A has the shape (K, P r). */
 static void copy_a(const layer *l, int q, const rf_lora_parts *from, int part, const float *values,
                    float *to) {
   int64_t wide = (int64_t)from->count * from->rank, ranks = (int64_t)l->parts.count * l->parts.rank;
@@ -137,8 +139,8 @@ static void copy_a(const layer *l, int q, const rf_lora_parts *from, int part, c
            (size_t)from->rank * sizeof *to);
 }
 
-/* Copies the columns of B (r, S) that belong to part q of the slots, times the scale. The
- * kernels of a plan with one adapter round these products in the same way. */
+/* Copies the columns of B that belong to part q of the slots, multiplied by the scale. B has the
+ * shape (r, S). The kernels of a plan with one adapter round these products in the same way. */
 static void copy_b(const layer *l, int q, const rf_lora_parts *from, int part, float scale,
                    const float *values, float *to) {
   int64_t wide = rf_lora_joined(from, from->count),
@@ -225,7 +227,7 @@ static bool is_used(const rf_generator *g, int64_t id) {
   return false;
 }
 
-/* A slot that no request uses; -1: none. */
+/* Returns a slot that no request uses; -1: all slots are used. */
 static int free_slot(const rf_generator *g) {
   const struct rf_adapters *s = g->adapters;
   for (int i = 0; i < s->slots; i++)
@@ -245,7 +247,7 @@ static rf_status no_slot(const struct rf_adapters *s, rf_error *error) {
                  "all %d slots for adapters are in use", s->slots);
 }
 
-/* Writes the values of one layer. */
+/* Writes the adapter's values for one layer into slot `at`. */
 static rf_status write_layer(rf_generator *g, const layer *l, int at, const rf_adapter_values *v,
                              rf_error *error) {
   int64_t a = a_count(l) * 4, b = b_count(l) * 4, ranks = l->parts.count * 4;

@@ -1,8 +1,8 @@
 /* admit.c - decides when a waiting answer starts, and which cached prefix it uses. To start, an
- * answer needs a slot, and pages until its end (reserve.h). It uses the cached sequence with
- * which it has the longest common prefix. If a running answer is prefilling a longer common
- * prefix, the waiting answer waits for this prefix. When a pass needs more pages, sequences that
- * were kept for reuse are evicted. The sequence that has been unused for the longest time goes
+ * answer needs a slot, and pages until its end (reserve.h). The answer reuses the cached sequence
+ * that has the longest common prefix with its prompt. If a running answer is just computing a
+ * longer common prefix, the waiting answer waits for this prefix. When a pass needs more pages,
+ * sequences that were kept for reuse are evicted. The least recently used sequence is evicted
  * first.
  *
  * Answers start in the order of their requests, with one exception. If the first waiting answer
@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_PREFIX = 16 }; /* copying the last page of a shorter prefix costs more than it saves */
+/* minimum length of a useful prefix, because copying the last page of a shorter prefix costs more
+ * time than reusing it saves */
+enum { MIN_PREFIX = 16 };
 
 static int64_t common(const int32_t *a, int64_t a_count, const int32_t *b, int64_t b_count) {
   int64_t most = a_count < b_count ? a_count : b_count, n = 0;
@@ -28,7 +30,7 @@ static rf_cached_seq *free_sequence(rf_batch *b) {
   return NULL;
 }
 
-/* Returns the kept sequence that has been unused for the longest time. Skips pinned sequences and
+/* Returns the least recently used sequence among the kept sequences. Skips pinned sequences and
  * `other`. NULL: there is none. */
 static rf_cached_seq *oldest(rf_batch *b, const rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
@@ -73,17 +75,17 @@ static void claim_later(rf_batch *b, const rf_pending *first, int64_t start) {
   claim(b, later);
 }
 
-/* True if in step `start` fewer answers than slots still run. The first `running` claims belong to
- * the running answers, and `own` is the claim of one more answer. */
+/* Returns true if a slot is free in step `start`. The first `running` claims belong to running
+ * answers. `own` is the claim of one more answer, or NULL. */
 static bool has_slot(const rf_batch *b, int running, const rf_claim *own, int64_t start) {
   int used = own && own->steps > start;
   for (int i = 0; i < running; i++) used += b->reserve.claim[i].steps > start;
   return used < b->slots;
 }
 
-/* True if the pages last for all running answers and for `r`, if `r` starts with the first `length`
- * tokens in `s`. `first` is the answer with a promise that `r` overtakes, or NULL. `except` is the
- * pin that ends when `r` starts, or NULL. */
+/* Returns true if the cache has enough pages for all running answers and for `r`. `r` starts with
+ * the first `length` tokens of `s`. `first`: the promised answer that `r` overtakes, or NULL.
+ * `except`: the pinned sequence that is no longer pinned when `r` starts, or NULL. */
 static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int64_t length,
                      const rf_pending *first, const rf_cached_seq *except) {
   const rf_claim own = claim_of(b, r, s, 0, length);
@@ -96,8 +98,8 @@ static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int
 }
 
 /* Returns the cached sequence that has the longest usable common prefix with the prompt. If several
- * are equally long, returns the pinned one, because it holds pages. The last token of the prompt is
- * always computed, because its logits are needed. */
+ * prefixes are equally long, returns the pinned sequence, because it holds pages. The last token of
+ * the prompt is always computed, because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -115,7 +117,8 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   return best;
 }
 
-/* True if a running answer is prefilling a common prefix with `r` of more than `have` tokens. */
+/* Returns true if a running answer is computing a prefix that has more than `have` tokens in common
+ * with `r`. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -128,12 +131,14 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   return false;
 }
 
-/* Returns a sequence that begins with the first `length` tokens of `from`, if there are pages until
- * the answer's end. Returns NULL if the answer must wait. */
+/* Returns a sequence that begins with the first `length` tokens of `from`, if the cache has enough
+ * pages until the answer's end. Returns NULL if the answer must wait. */
 static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_pending *first,
                                      rf_cached_seq *from, int64_t length) {
   rf_cached_seq *c = free_sequence(b);
-  if (!c) { /* of RF_KEPT or more sequences that do not run, at most one is pinned */
+  /* RF_KEPT or more sequences do not run now, and at most one of these is pinned, so one can be
+   * evicted */
+  if (!c) {
     c = oldest(b, from);
     rf_drop_sequence(b, c);
   }
@@ -141,7 +146,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_
   c->state = RF_CACHED_RUNS;
   if (has_room(b, r, &c->sequence, length, first, NULL)) return c;
   rf_drop_sequence(b, c);
-  /* Continue in the pinned prompt itself: this needs no copy of its last page. */
+  /* The answer continues in the pinned sequence itself, which saves a copy of the last page. */
   if (!from || !from->pin || &from->pin->of != r || !has_room(b, r, &from->sequence, length, first, from))
     return NULL;
   rf_sequence_cut(&b->pages, &from->sequence, length);
@@ -186,7 +191,7 @@ static rf_slot *free_slot(rf_batch *b) {
   return NULL;
 }
 
-/* The first request from `p` on with an answer that has not started. */
+/* Returns the first request, from `p` on, with an answer that has not started. */
 static rf_pending *waiting_from(rf_pending *p) {
   while (p && p->started == p->of.samples) p = p->next;
   return p;
@@ -198,13 +203,14 @@ static bool is_promised(const rf_batch *b, const rf_pending *p) {
 
 typedef enum start_result { STARTED, NO_ROOM, MUST_WAIT } start_result;
 
-/* Starts the next answer of `p`. `first`: (or NULL) the promised answer that it overtakes. */
+/* Starts the next answer of request `p`. `first`: the promised answer that this answer overtakes,
+ * or NULL. */
 static start_result start(rf_generator *g, rf_pending *p, const rf_pending *first) {
   rf_batch *b = g->batch;
   rf_slot *slot = free_slot(b);
   int64_t length;
   if (!slot) return MUST_WAIT;
-  /* A prompt that is scored needs the logits of all its rows. */
+  /* If a prompt is scored, the logits of all its rows are needed, so no prefix is reused. */
   const bool scored = p->of.scores.logprobs && p->started == 0;
   rf_cached_seq *from = scored ? NULL : best_prefix(g, b, &p->of, &length);
   const bool due = is_promised(b, p) && b->counts.passes >= b->promise.pass;
@@ -219,16 +225,17 @@ static start_result start(rf_generator *g, rf_pending *p, const rf_pending *firs
   return STARTED;
 }
 
-/* True if `p` can start in step `start`, even if no answer ends early. The reserve has `claims`
- * claims of others, of which the first `running` are of answers. */
+/* Returns true if `p` can start in step `start`, even if no answer ends early. The first `claims`
+ * claims of the reserve belong to other sequences, and the first `running` of these claims belong
+ * to running answers. */
 static bool fits_at(rf_batch *b, const rf_pending *p, int running, int claims, int64_t start) {
   b->reserve.count = claims;
   claim_later(b, p, start);
   return has_slot(b, running, NULL, start) && rf_reserve_fits(&b->reserve, &b->pages);
 }
 
-/* Finds the first step in which `p` can start. A later start never needs more pages in a step,
- * so the search halves an interval. */
+/* Finds the first step in which `p` can start. A later start never needs more pages in any step, so
+ * a binary search finds the first step. */
 static void promise(rf_batch *b, const rf_pending *p) {
   int64_t no = 0, yes = 0;
   const int running = list_claims(b, NULL), claims = b->reserve.count;
@@ -246,7 +253,8 @@ static void promise(rf_batch *b, const rf_pending *p) {
   b->promise.pass = b->counts.passes + yes;
 }
 
-enum { LOOK = 16 }; /* requests that may overtake at a time: each costs a look at all claims */
+/* maximum number of requests that are tried for overtaking, because each try reads all claims */
+enum { LOOK = 16 };
 
 static void overtake(rf_generator *g, rf_pending *first) {
   rf_batch *b = g->batch;
@@ -274,9 +282,9 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins the prompt of the first waiting request, if it waits for slots, so that it is not
- * evicted. Only one prompt is pinned at a time, so a pin never keeps the first request waiting.
- * Does not pin the prompt's last token, because every answer computes that token. */
+/* Pins the prompt of the first waiting request, if the request waits for slots. A pinned prompt is
+ * not evicted. Only one prompt is pinned at a time, so a pin never delays the first request. Does
+ * not pin the prompt's last token, because every answer computes that token. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

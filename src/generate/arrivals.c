@@ -64,8 +64,8 @@ done:
 
 static const char CSV_HEADER[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-/* Seconds since 1970 of "2023-11-16 18:15:46.6805900", which may end with "+00:00". Returns the
- * text after the time, or NULL. */
+/* Parses a time such as "2023-11-16 18:15:46.6805900", which may end with "+00:00", into seconds
+ * since 1970. Returns the text after the time, or NULL. */
 static const char *read_time(const char *text, double *seconds) {
   struct tm tm = {0};
   char *end = strptime(text, "%Y-%m-%d %H:%M:%S", &tm);

@@ -127,7 +127,8 @@ rf_status rf_generator_check(const rf_generator *g, const rf_request *r, rf_erro
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* Copies a request's ids and allocates its samples' states. May use an ended request's memory. */
+/* Copies the token ids of a request and allocates a state for each sample. Reuses the memory of an
+ * ended request, if there is one. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;
@@ -160,10 +161,11 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   RF_TRY(rf_generator_check(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  /* The last token of an answer is not cached, so it may be beyond the context. */
+  /* The last token of an answer is not cached, so its position may be after the end of the
+   * context. */
   int64_t room = g->settings.plan.build.seq - request->count + 1;
   if (!p->of.max_tokens || p->of.max_tokens > room) p->of.max_tokens = room;
-  if (!b->first) { /* release the pages of the sequence of rf_generator_feed */
+  if (!b->first) { /* the first request releases the pages of rf_generator_feed's sequence */
     rf_sequence_release(&b->pages, &b->hand);
     g->length = 0;
   }
@@ -184,7 +186,7 @@ rf_generate_counts rf_generator_counts(const rf_generator *g) {
   return counts;
 }
 
-/* True if an answer in an earlier slot has this page of the class too. */
+/* Returns true if an answer in an earlier slot also has this page of the class. */
 static bool counted(const rf_batch *b, int slot, int class, int32_t page) {
   for (int i = 0; i < slot; i++) {
     if (!b->slot[i].to) continue;
@@ -195,7 +197,7 @@ static bool counted(const rf_batch *b, int slot, int class, int32_t page) {
   return false;
 }
 
-/* Adds the pages of an answer that no earlier slot has, and their tokens. */
+/* Counts the pages of an answer that no earlier slot has, and the tokens in these pages. */
 static void add_held(const rf_batch *b, int slot, int class, int64_t *pages, int64_t *tokens) {
   const rf_sequence *s = &b->slot[slot].cached->sequence;
   const struct rf_page_table *t = &s->of[class];
@@ -238,7 +240,8 @@ rf_generator_use rf_generator_held(const rf_generator *g) {
   return use;
 }
 
-/* Marks an answer as ended, after its last event. With its last answer, the request ends too. */
+/* Marks an answer as ended, after its last event. The request ends together with its last
+ * answer. */
 static void retire(rf_generator *g, rf_pending *p, int sample) {
   rf_batch *b = g->batch;
   p->state[sample] = RF_SAMPLE_ENDED;
@@ -297,21 +300,22 @@ void rf_batch_forget(rf_generator *g) {
   for (int i = 0; i < g->batch->cached_count; i++) forget(g->batch, &g->batch->cached[i]);
 }
 
-/* A pinned sequence stays, because requests that were submitted before still use it. */
+/* A pinned sequence stays in the cache, because earlier requests still use the sequence. */
 void rf_batch_forget_adapter(rf_generator *g, int64_t adapter) {
   for (int i = 0; i < g->batch->cached_count; i++)
     if (g->batch->cached[i].adapter == adapter && !g->batch->cached[i].pin)
       forget(g->batch, &g->batch->cached[i]);
 }
 
-/* Rows that an answer needs next: the uncached tokens of its prompt, or its latest token. */
+/* Returns the number of rows that an answer needs next: the uncached tokens of its prompt, or 1 for
+ * its latest token. */
 static int64_t rows_left(const rf_slot *a) {
   int64_t left = a->to->of.count - a->cached->sequence.length;
   return left > 0 ? left : 1;
 }
 
-/* Whether the rows of the answer's next part are scored: those of the prompt, for its first
- * answer. */
+/* Returns true if the rows of the answer's next part are scored. Only rows of the prompt are
+ * scored, and only for the first answer. */
 static bool scores_prompt(const rf_slot *a) {
   return a->to->of.scores.logprobs && a->sample == 0 && a->cached->sequence.length < a->to->of.count;
 }
@@ -330,7 +334,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
 }
 
 /* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. The pass
- * then verifies the drafts, so their rows get logits too. An answer never drafts beyond its end. */
+ * verifies the drafts, so the rows of the drafts also need logits. An answer never drafts beyond
+ * its end. */
 static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
   rf_draft_begin(b->when, 0);
   for (int i = 0; i < b->parts; i++)
@@ -355,7 +360,8 @@ static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
                     : RAFTER_OK;
 }
 
-/* The slot of the oldest answer after `before` whose prompt needs more than one row; -1: none. */
+/* Returns the slot of the oldest answer after `before` whose prompt needs more than one row.
+ * Returns -1 if no answer does. */
 static int next_prompt(const rf_batch *b, int64_t before) {
   int next = -1;
   for (int i = 0; i < b->slots; i++)
@@ -365,7 +371,7 @@ static int next_prompt(const rf_batch *b, int64_t before) {
   return next;
 }
 
-/* Rows of a pass for chunks of prompts, if the answers in b->part have their rows. */
+/* Returns the number of rows for chunks of prompts in a pass, next to the answers in b->part. */
 static int64_t rows_for_prompts(rf_batch *b) {
   int64_t rows = b->engine.rows - b->parts;
   int next = next_prompt(b, -1);
@@ -376,7 +382,7 @@ static int64_t rows_for_prompts(rf_batch *b) {
   return rf_budget_rows(b->budget, rows, b->slot[next].cached->sequence.length);
 }
 
-/* Sorts the parts by adapter, so that one product computes the rows of an adapter. */
+/* Sorts the parts by adapter, so that one matrix product computes all rows of an adapter. */
 static void sort_by_adapter(rf_batch *b) {
   for (int i = 1; i < b->parts; i++)
     for (int k = i; k > 0 && b->slot[b->order[k]].to->of.adapter < b->slot[b->order[k - 1]].to->of.adapter;
@@ -391,8 +397,8 @@ static void sort_by_adapter(rf_batch *b) {
 }
 
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
- * chunks of prompts, oldest first. A pass has logits for as many rows as there are slots. So a
- * prompt that is scored gets the row of its own slot and the rows of free slots. */
+ * chunks of prompts, oldest first. A pass computes logits for one row per slot. So a scored prompt
+ * gets the row of its own slot and the rows of free slots. */
 static void compose(rf_batch *b) {
   int64_t spare = 0;
   b->parts = 0;
@@ -461,7 +467,7 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   for (int i = 0; i < a->chosen; i++) {
     const rf_choice *choice = &a->choice[i];
     event = add_event(b, a);
-    b->promise.search |= !a->count; /* the end of an answer is known once its prompt has been read */
+    b->promise.search |= !a->count; /* after the first token, the last step of the answer is known */
     event->index = a->count++;
     event->token = a->next[0] = choice->id;
     event->logprob = choice->logprob;
@@ -481,8 +487,8 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   retire(g, p, a->sample);
 }
 
-/* Chooses tokens in order, as long as the next drafted token is the one that was chosen. A choice
- * depends only on the tokens before it, so passes without drafts give the same tokens. */
+/* Chooses tokens in order, as long as each chosen token equals the drafted token. A choice depends
+ * only on the tokens before it, so passes without drafts give the same tokens. */
 static void choose(rf_batch *b, int i, int worker) {
   rf_slot *a = &b->slot[b->order[i]];
   const rf_forward_part *part = &b->part[i];
@@ -499,7 +505,8 @@ static void choose(rf_batch *b, int i, int worker) {
   }
 }
 
-/* Removes wrong drafts from the cache. The token of a row is right if the row before chose it. */
+/* Removes wrong drafts from the cache. The token of a row is right if the previous row chose this
+ * token. */
 static void settle(rf_batch *b, int i) {
   const rf_forward_part *part = &b->part[i];
   rf_slot *a = &b->slot[b->order[i]];
@@ -513,8 +520,8 @@ static void settle(rf_batch *b, int i) {
   rf_draft_settle(b->when, i, right - 1);
 }
 
-/* Chooses the next tokens of each sequence whose part of the pass wants logits. With n threads,
- * thread t serves the sequences t, t + n, t + 2 n, ... */
+/* Chooses the next tokens of each sequence that has logits in this pass. With n threads, thread t
+ * serves the sequences t, t + n, t + 2 n, ... */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {
 #pragma omp parallel num_threads(b->threads)
@@ -546,7 +553,8 @@ static void count_all(const rf_batch *b) {
   rf_count(RF_COUNTER_PAGES, (double)pages);
 }
 
-/* Tells the budget how long the pass took. Parts of one row were counted as answers. */
+/* Gives the budget the measured time of the pass. The budget counts parts with one row as
+ * answers. */
 static void measured(const rf_batch *b, double seconds) {
   int64_t rows = 0;
   for (int i = 0; i < b->parts; i++) rows += b->part[i].count > 1 ? b->part[i].count : 0;

@@ -9,21 +9,22 @@
 #include "generate/generate.h"
 #include "generate/reserve.h"
 
-/* Maximum number of cached sequences that do not run. They use spare pages. */
+/* Maximum number of cached sequences that do not run. Such sequences use spare pages. */
 enum { RF_KEPT = 32 };
 
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
 typedef struct rf_forward_part {
   rf_sequence *sequence;
-  const struct rf_slot *answer; /* the caller chooses the next tokens of this answer; NULL: it reads logits */
-  const int32_t *tokens;        /* (count) */
+  /* answer whose next tokens are chosen from this part; NULL: the caller reads logits */
+  const struct rf_slot *answer;
+  const int32_t *tokens; /* (count) */
   int64_t count;
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
-  int scored;       /* number of rows before these whose logits are needed, for scores of the prompt */
+  int scored;       /* number of rows before the wanted rows whose logits are needed to score the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
-  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V). If the program chose
-   * the tokens, the outputs are these tokens and their log-probabilities (wanted). The others are
-   * NULL. The logits and lse of the `scored` rows are before those of the wanted rows. */
+  /* Outputs, valid until the next forward pass. logits: f32 (wanted, V). If the program chooses the
+   * tokens, `chosen` and `logprobs` (wanted) are set, and `logits` is NULL. The logits and lse of
+   * the `scored` rows precede those of the wanted rows. */
   const float *logits;
   const int32_t *chosen;
   const float *logprobs;
@@ -47,29 +48,30 @@ typedef struct rf_engine {
   int64_t rows, /* Maximum number of rows of a forward pass. */
       chunk;    /* Maximum number of tokens of one prompt in a forward pass. */
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Chooses the token after row `row` of the part's wanted rows, and sets answer->choice[row]. Rows
-   * of a part come in order. Several workers may call `choose` at the same time for different
-   * sequences of a pass. Errors: see rf_sampler_choose. */
+  /* Chooses the token after row `row` of the part's wanted rows, and sets answer->choice[row]. Must
+   * be called for the rows of a part in order. Several workers may call `choose` at the same time
+   * for different sequences of a pass. Errors: see rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
                       rf_error *error);
-  /* Writes the scores of the prompt's tokens after the `scored` rows of a part. NULL: none. */
+  /* Writes the scores of the tokens that follow the `scored` rows of a part. NULL: the engine
+   * computes no scores. */
   void (*score)(void *self, const rf_forward_part *part);
   void (*close)(void *self);
-  bool timed; /* passes take the time of this machine; false: a simulation */
+  bool timed; /* true: passes run on this machine and take time; false: passes are simulated */
 } rf_engine;
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };
 
-/* A submitted request. It exists until the last event of its last answer. */
+/* A submitted request. A request exists until the last event of its last answer. */
 typedef struct rf_pending {
   struct rf_pending *next, *before;
   rf_request of; /* `tokens` and `stop` are copies; `samples` and `max_tokens` are not 0. */
   int64_t id;
-  int started;    /* Samples with a smaller index have left the queue. */
+  int started;    /* Index of the first sample that is still in the queue. */
   int cancelled;  /* Number of cancelled samples whose last event is still due. */
   int ended;      /* Number of samples whose last event was delivered. */
-  uint8_t *state; /* (samples): RF_SAMPLE_*. In the same allocation as `tokens` and `stop`. */
-  size_t room;    /* Bytes allocated for `state`, `tokens` and `stop`. */
+  uint8_t *state; /* (samples): RF_SAMPLE_*. One allocation holds `tokens`, `stop` and `state`. */
+  size_t room;    /* Allocated bytes for `state`, `tokens` and `stop`. */
 } rf_pending;
 
 typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } rf_cached_state;
@@ -77,39 +79,40 @@ typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } 
 typedef struct rf_cached_seq {
   rf_sequence sequence;
   rf_cached_state state;
-  int64_t used;          /* Clock value of the last use. The smallest is evicted first. */
+  int64_t used; /* Clock value of the last use. The sequence with the smallest value is evicted first. */
   const rf_pending *pin; /* Request with waiting answers that need this prompt; NULL: none. */
-  int64_t adapter;       /* Adapter that computed the keys and values. Others cannot use them. */
+  int64_t adapter; /* Adapter that computed the keys and values. Other adapters cannot use these values. */
 } rf_cached_seq;
 
 /* One slot of the batch. A slot holds a running answer or is free. */
 struct rf_slot {
-  rf_pending *to; /* NULL: the slot is free. */
+  rf_pending *to; /* Request of the running answer. NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
-  int64_t serial;    /* Answers that begin later have larger numbers. */
+  int64_t serial;    /* Number of the answer, in the order in which answers begin. */
   int64_t count;     /* Number of tokens of the answer so far. */
   int32_t *next;     /* (1 + draft): the latest token, then drafted tokens. */
   int chosen;        /* Number of tokens that the current pass has chosen. */
-  rf_choice *choice; /* (1 + draft): these tokens. */
-  rf_status status;  /* Status of the first choice that failed. */
+  rf_choice *choice; /* (1 + draft): chosen tokens of the current pass. */
+  rf_status status;  /* Status of the first failed choice. */
   rf_error error;
   rf_draft_odds odds;
 };
 
-/* The latest pass in which the first waiting answer starts, although others overtake it. */
+/* The latest pass in which the first waiting answer starts, even if other answers overtake this
+ * answer. */
 typedef struct rf_promise {
-  int64_t request; /* Its id; -1: no answer waits for pages. */
+  int64_t request; /* Id of the waiting request; -1: no answer waits for pages. */
   int sample;
-  int64_t pass; /* Number of the forward pass; -1: unknown, so nothing overtakes it. */
-  bool search;  /* true: an answer ended or a request came, so another answer may now fit. */
+  int64_t pass; /* Number of the promised forward pass; -1: unknown, so no answer may overtake. */
+  bool search;  /* true: an answer ended or a request arrived, so another answer may fit now. */
 } rf_promise;
 
 typedef struct rf_batch {
   rf_engine engine;
   rf_pages pages;
-  rf_sequence hand;           /* The sequence of rf_generator_feed. */
-  rf_pending *first, *newest; /* First and last request of those that have not ended. */
+  rf_sequence hand;           /* Sequence of rf_generator_feed. */
+  rf_pending *first, *newest; /* First and last of the requests that have not ended. */
   rf_pending *spent;          /* Ended requests, whose memory later requests reuse. */
   int64_t next_id, clock;
   int slots, cached_count, threads;
@@ -120,30 +123,31 @@ typedef struct rf_batch {
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
   int draft;             /* Maximum drafted tokens of an answer in a pass. */
-  int32_t *next;         /* Memory of all slots' `next`. */
-  rf_choice *choice;     /* Memory of all slots' `choice`. */
-  rf_drafter_text *text; /* (slots): the texts of answers that a model drafts for. */
-  rf_draft_plan *when;   /* Decides how many tokens each answer drafts; NULL: none. */
-  rf_budget *budget;     /* Decides how many tokens of prompts a pass reads; NULL: all that fit. */
+  int32_t *next;         /* Memory for the arrays `next` of all slots. */
+  rf_choice *choice;     /* Memory for the arrays `choice` of all slots. */
+  rf_drafter_text *text; /* (slots): texts of the answers for which a model drafts. */
+  rf_draft_plan *when;   /* Decides how many tokens each answer drafts; NULL: no drafts. */
+  rf_budget *budget;     /* Decides how many tokens of prompts a pass reads; NULL: as many as fit. */
   rf_event *event;       /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
   rf_reserve reserve;       /* Decides whether an answer may start. */
-  rf_promise promise;       /* To the first answer that waits. */
+  rf_promise promise;       /* Promise to the first waiting answer. */
   rf_generate_counts counts;
 } rf_batch;
 
 /* Allocates a generator with its cache and queues, but without an engine. */
 rf_status rf_generator_new(const rf_infer_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **generator, rf_error *error);
-/* Gives the generator an engine that computes on generator->run. */
+/* Gives the generator an engine that computes with generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);
 
-/* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in errors. */
+/* Returns RAFTER_INVALID if a token id is outside the vocabulary. `what` names the list in
+ * errors. */
 rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what, rf_error *error);
 
-/* Forgets the cache if other plans of the run have run since the last call. RAFTER_INVALID: a
- * running answer, or the sequence of rf_generator_feed, needs the cache. */
+/* Discards the cache if other plans of the run have run since the last call. Returns RAFTER_INVALID
+ * if a running answer, or the sequence of rf_generator_feed, needs the cache. */
 rf_status rf_generator_refresh(rf_generator *generator, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
@@ -151,7 +155,7 @@ void rf_batch_close(rf_generator *generator);
 /* Returns the number of cached tokens of running answers (see rf_generator_use). *capacity gets the
  * number of tokens that the cache can hold. */
 int64_t rf_batch_live_tokens(const rf_batch *batch, int64_t *capacity);
-/* Releases the pages of a sequence. Its entry is free then. */
+/* Releases the pages of a sequence, and frees the sequence's entry. */
 void rf_drop_sequence(rf_batch *batch, rf_cached_seq *cached);
 /* Releases the pages of all kept sequences. */
 void rf_batch_forget(rf_generator *generator);
@@ -162,12 +166,12 @@ void rf_batch_forget_adapter(rf_generator *generator, int64_t adapter);
  * plan must have rows for all tokens. If each sequence has one row, the decode plan runs. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
 
-/* Starts waiting answers, as long as there are free slots and pages. See admit.c. */
+/* Starts waiting answers while slots and pages are free. See admit.c. */
 void rf_admit(rf_generator *generator);
 /* Evicts kept sequences until there are free pages for the parts of a pass. */
 void rf_make_room(rf_batch *batch, const rf_forward_part *part, int count);
-/* Call this after a forward pass. Keeps a prompt cached while other answers to it wait for a
- * slot. */
+/* Keeps a prompt cached while other answers to the same prompt wait for a slot. Call rf_pin after
+ * each forward pass. */
 void rf_pin(rf_generator *generator);
 void rf_unpin(rf_generator *generator, const rf_pending *pending);
 /* Skips samples that were cancelled before they started. */

@@ -3,10 +3,11 @@
 
 #include <stdlib.h>
 
-/* Sizes of passes are classes of half octaves: 16, 24, 32, 48, ... A measured value moves the mean
- * of its class by the part NEWS, and counts as at most UNSURE times the mean, because other
- * programs slow some passes down. Larger classes that were slower move toward this value by the
- * part FADE, so that a budget tries them again. */
+/* Passes are grouped into classes by size, with two classes per factor of two: 16, 24, 32, 48, ...
+ * A measured value moves the mean of its class by the fraction NEWS. A value counts as at most
+ * UNSURE times the mean, because other programs slow down some passes. Slower means of larger
+ * classes move toward this mean by the fraction FADE, so that the budget tries these sizes
+ * again. */
 enum { SIZES = 48 };
 static const double NEWS = 0.125, UNSURE = 3, LEAST = 0.01, FADE = 1.0 / 256;
 
@@ -18,10 +19,11 @@ typedef struct pace {
 struct rf_budget {
   rf_pass_prices *prefill, *decode;
   double growth;
-  rf_extent *part; /* (slots + 1): the answers of the pass, then the prompt */
+  rf_extent *part; /* (slots + 1): extents of the answers in the pass, then of the prompt */
   int parts;
-  int64_t length;                   /* of the pass's first prompt */
-  pace answers[SIZES], rows[SIZES]; /* of passes without prompts; of what prompts add to a pass */
+  int64_t length; /* cached tokens of the pass's first prompt */
+  /* answers: for passes without prompts. rows: for the time that prompts add to a pass. */
+  pace answers[SIZES], rows[SIZES];
 };
 
 rf_status rf_budget_open(const rf_plan *prefill, const rf_plan *decode, double growth, int slots,
@@ -57,8 +59,8 @@ static int size_of(int64_t rows) {
   return size + (rows == 3);
 }
 
-/* Measured / predicted of a size. If no pass of this size was measured, the closest smaller size
- * counts, otherwise the closest larger size. */
+/* Returns measured / predicted time for a size. If no pass of this size was measured, takes the
+ * closest smaller measured size, otherwise the closest larger one. */
 static double ratio_of(const pace at[SIZES], int64_t rows) {
   const int size = size_of(rows);
   double ratio = 0;
@@ -75,15 +77,15 @@ static void learn(pace at[SIZES], int64_t rows, double ratio) {
     if (larger->ratio > a->ratio) larger->ratio += FADE * (a->ratio - larger->ratio);
 }
 
-/* Predicted seconds that `rows` tokens of prompts add to a pass, which takes `alone` without
- * them. */
+/* Returns the predicted seconds that `rows` tokens of prompts add to a pass. Without prompts, the
+ * pass takes `alone` seconds. */
 static double added(rf_budget *b, int64_t rows, double alone) {
   b->part[b->parts] = (rf_extent){rows, b->length + rows};
   const double more = rf_pass_price(b->prefill, b->part, b->parts + 1, NULL) - alone;
   return more > 0 ? more : 0;
 }
 
-/* Tries halves of `most`, in multiples of RF_BUDGET_ROWS. */
+/* Halves `most` until the pass is short enough. Results are multiples of RF_BUDGET_ROWS. */
 int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
   b->length = length;
   if (!b->parts || most <= RF_BUDGET_ROWS) return most;
@@ -103,6 +105,7 @@ void rf_budget_measured(rf_budget *b, int64_t rows, double seconds) {
     return;
   }
   const double more = added(b, rows, alone), spent = seconds - alone * ratio_of(b->answers, b->parts),
-               ratio = more > LEAST * alone ? spent / more : 1; /* of almost no time, no ratio is known */
+               /* a ratio to almost zero seconds means nothing */
+      ratio = more > LEAST * alone ? spent / more : 1;
   learn(b->rows, rows, ratio > LEAST ? ratio : LEAST);
 }

@@ -1,8 +1,8 @@
 /* budget.h - decides how many tokens of prompts a forward pass reads while answers wait for their
  * next token. A long prompt then takes more passes, and no pass takes much longer than others.
  *
- * The plan predicts the seconds of passes. A run measures them, and corrects later predictions by
- * measured / predicted. A simulation measures nothing. */
+ * The plan predicts the seconds of a pass. A run measures the pass, and multiplies later
+ * predictions by measured / predicted time. A simulation measures nothing. */
 #ifndef RF_BUDGET_H
 #define RF_BUDGET_H
 
@@ -10,11 +10,11 @@
 
 enum { RF_BUDGET_ROWS = 16 }; /* a pass reads at least this many tokens, so that prompts end */
 
-/* The prices of both plans, and the answers of the next pass. */
+/* Predicted times of passes with both plans, and the answers of the next pass. */
 typedef struct rf_budget rf_budget;
 
-/* A pass with prompts may take `growth` times the expected seconds of the pass without them. The
- * plans must outlive the budget. */
+/* A pass with prompts may take `growth` times the expected seconds of the same pass without
+ * prompts. The plans must outlive the budget. */
 rf_status rf_budget_open(const rf_plan *prefill, const rf_plan *decode, double growth, int slots,
                          rf_budget **budget, rf_error *error);
 void rf_budget_close(rf_budget *budget); /* NULL is allowed */
@@ -22,10 +22,10 @@ void rf_budget_close(rf_budget *budget); /* NULL is allowed */
 void rf_budget_begin(rf_budget *budget); /* begins a pass without answers */
 /* Adds an answer with one row, whose token attends to `context` tokens. */
 void rf_budget_add(rf_budget *budget, int64_t context);
-/* Returns how many tokens of prompts the pass reads: at most `most`. The first prompt has `length`
- * tokens in the cache. Allocates nothing. */
+/* Returns how many tokens of prompts the pass may read, at most `most`. The first prompt has
+ * `length` tokens in the cache. Allocates nothing. */
 int64_t rf_budget_rows(rf_budget *budget, int64_t most, int64_t length);
-/* The pass took `seconds`, with `rows` tokens of prompts. Allocates nothing. */
+/* Records that the pass took `seconds`, with `rows` tokens of prompts. Allocates nothing. */
 void rf_budget_measured(rf_budget *budget, int64_t rows, double seconds);
 
 #endif

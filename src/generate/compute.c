@@ -1,5 +1,5 @@
-/* compute.c - the engine that computes: writes the inputs of a forward pass, runs the plan, and
- * chooses tokens. The page tables are written for each pass: row i is for sequence i. */
+/* compute.c - the engine that computes. It writes the inputs of a forward pass, runs the plan, and
+ * chooses tokens. The page tables are written for each pass; row i belongs to sequence i. */
 #include "generate/adapters.h"
 #include "generate/batch.h"
 #include "generate/pace.h"
@@ -16,31 +16,33 @@ enum { SHAPES = 64 };
 typedef struct compute {
   rf_generator *g;
   struct inputs {
-    int64_t count, wanted; /* Rows of the pass, on all chips that share them, and rows of logits. */
+    int64_t count, wanted; /* count: rows of the pass on all chips together. wanted: rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
-    int32_t *adapters; /* (rows): the slot of each row's adapter; NULL: the plan has no slots */
+    int32_t *adapters; /* (rows): slot of each row's adapter; NULL: the plan has no slots */
     float *logits, *lse;
     /* Rules and results of the op `sample`; NULL: the program does not choose tokens. */
     float *rules, *logprobs;
     int32_t *barred, *chosen;
     const rf_tensor *of_logits;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
-  } io[2];                         /* Inputs and outputs: [0] of the prefill plan, [1] of the decode plan. */
+  } io[2]; /* Inputs and outputs of the prefill plan [0] and of the decode plan [1]. */
   struct kv_bytes {
-    int tensor; /* Cache tensor of one layer, (pool, ...): keys and values, or their scales. */
+    int tensor; /* Cache tensor of one layer, (pool, ...), with keys and values or with their scales. */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
   int count;
-  rf_status moved; /* First failure of a page copy. The next pass reports it, with `move_error`. */
+  /* Status of the first failed copy of a page. The next pass returns this status with
+   * `move_error`. */
+  rf_status moved;
   rf_error move_error;
   rf_sampler *sampler;    /* (slots) */
   rf_sampler_work **work; /* (workers) */
   int workers;
-  /* Sums over groups of passes: [0] of the prefill plan, [1] of the decode plan. The passes of a
+  /* Sums over groups of passes, for the prefill plan [0] and the decode plan [1]. The passes of a
    * group have equal numbers of rows and sequences. The last group has all other passes. */
   struct shape {
-    int64_t passes, rows, parts, context; /* context: keys of all sequences */
+    int64_t passes, rows, parts, context; /* context: number of keys of all sequences */
   } shape[2][SHAPES];
   double seconds[2], choosing; /* choosing: predicted seconds to choose tokens from logits */
 } compute;
@@ -99,8 +101,8 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
              (size_t)((slots - count) * b->pages.kv.columns) * sizeof(int32_t));
 }
 
-/* Whether the program can choose the next tokens of an answer. It has no penalties, biases and
- * alternatives. */
+/* Returns true if the compiled program can choose the next tokens of an answer. The program cannot
+ * apply penalties and biases, and lists no alternatives. */
 static bool is_plain(const rf_slot *a) {
   const rf_request *r = &a->to->of;
   return r->top == 0 && !rf_sampler_adjusts(&r->sampler) && r->sampler.eos_count <= RF_BARRED;
@@ -113,7 +115,7 @@ static bool program_chooses(const struct inputs *io, const rf_forward_part *part
   return true;
 }
 
-/* The rule for token `row` of an answer's next tokens. */
+/* Writes the rule by which the program chooses token `row` of an answer's next tokens. */
 static void write_rule(const rf_slot *a, int row, float *rule, int32_t *barred) {
   const rf_request *r = &a->to->of;
   const rf_sampler_options *o = &r->sampler;
@@ -137,7 +139,8 @@ static void write_rules(const struct inputs *io, const rf_forward_part *part, in
   memset(io->barred + row * RF_BARRED, 0xff, (size_t)(rest * RF_BARRED) * sizeof(int32_t));
 }
 
-/* Before a pass that a signal may end. The ranks of a copy of the model stop together. */
+/* Checks before a pass whether a signal wants it to stop. All ranks of one copy of the model stop
+ * together. */
 static rf_status stops(const compute *c, const volatile int **during, rf_error *error) {
   const volatile int *stop = c->g->settings.progress.stop;
   rf_copies *copies = c->g->shares ? rf_shares_copies(c->g->shares) : NULL;
@@ -172,7 +175,8 @@ static void count_pass(compute *c, int plan, int parts, int64_t rows, int64_t co
   c->seconds[plan] += seconds;
 }
 
-/* The answers of a pass mostly have equal sampling options. */
+/* Predicts the seconds to choose tokens. Answers of a pass usually have equal sampling options, so
+ * the options of one answer count for all. */
 static void count_choices(compute *c, const rf_forward_part *part, int count) {
   const rf_sampler_options *options = NULL;
   int64_t rows = 0;
@@ -217,7 +221,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* The token that the program chose. */
+/* Takes the token that the program chose. */
 static rf_status take_choice(const compute *c, const rf_forward_part *part, int row, rf_choice *choice,
                              rf_error *error) {
   RF_TRY(rf_sampler_check_sum((double)part->lse[row], error));
@@ -260,7 +264,8 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   return rf_sampler_accept(sampler, choice->id, error);
 }
 
-/* Adds a token to the `count` most likely of a row, in falling order. Ids come in rising order. */
+/* Adds a token to the list of a row's `count` most likely tokens, in falling order. Callers add ids
+ * in rising order. */
 static int add_top(int32_t *ids, int count, int top, const float *logits, int32_t id) {
   int at = count < top ? count : top - 1;
   if (count == top && !(logits[id] > logits[ids[at]])) return count;
@@ -269,7 +274,7 @@ static int add_top(int32_t *ids, int count, int top, const float *logits, int32_
   return count < top ? count + 1 : count;
 }
 
-/* The scores of the token after one row; `t` is its position in the prompt. */
+/* Writes the scores of the token that follows a row. `t` is the token's position in the prompt. */
 static void score_row(const rf_prompt_scores *to, const float *logits, float lse, int64_t vocab, int64_t t,
                       int32_t id) {
   int32_t rank = 0, *ids = to->top ? to->top_ids + t * to->top : NULL;
@@ -376,7 +381,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
     find_layer(c, layer, "attn/cache/scale");
   }
   for (int p = 0; p < 2; p++) find_inputs(g, p, &c->io[p]);
-  g->computes = c->io[0].tokens != NULL; /* the null backend has no memory */
+  g->computes = c->io[0].tokens != NULL; /* the backend null has no memory */
   b->pages.moved = move_page;
   b->pages.self = c;
   return RAFTER_OK;

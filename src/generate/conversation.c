@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The next prompt is encoded from the start. */
+/* Forgets all tokens, so that the next prompt is encoded from the start. */
 static void forget(rf_conversation *c) {
   free(c->text);
   c->text = NULL;
@@ -57,8 +57,8 @@ static int64_t seam(const rf_conversation *c, const rf_ids *ids) {
   return at;
 }
 
-/* Appends the new part of the conversation to c->ids. The tokens of earlier turns are kept.
- * Encoding the text of an answer again could give other tokens. */
+/* Appends the new part of the conversation to c->ids. Keeps the tokens of earlier turns, because
+ * encoding the text of an answer again could give other tokens. */
 static rf_status encode(rf_conversation *c, rf_error *error) {
   rf_ids whole = {0};
   char *text = NULL;
@@ -122,7 +122,8 @@ rf_status rf_conversation_answered(rf_conversation *c, const rf_reply *reply, rf
   c->closed = is_end(c, last);
   json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content",
                                                rf_json_bytes(reply->text, reply->bytes)));
-  if (reply->state.found) { /* c->ids also has the tokens of the stop text */
+  /* c->ids also contains the tokens of the stop text, which the next prompt must not contain */
+  if (reply->state.found) {
     forget(c);
     return RAFTER_OK;
   }

@@ -1,5 +1,5 @@
-/* conversation.h - a conversation as a list of token ids. The list only grows, so each question can
- * use the cached turns before it. Example:
+/* conversation.h - a conversation as a list of token ids. Tokens are only appended, so each
+ * question can reuse the cached tokens of earlier turns. Example:
  *   rf_conversation_restart(c, "Be brief.");
  *   rf_conversation_ask(c, message, context, &dropped, error);
  *   ... answer c->ids with rf_request.keep, and collect a reply ...
@@ -10,21 +10,21 @@
 #include "generate/prompts.h"
 
 typedef struct rf_conversation {
-  const rf_prompt_reader *reader; /* Has its tokenizer, chat template and end ids. */
-  json_t *messages;               /* The list of messages; a caller may append earlier turns. */
+  const rf_prompt_reader *reader; /* Reader with the model's tokenizer, chat template and end ids. */
+  json_t *messages;               /* List of messages; a caller may append earlier turns. */
   rf_ids ids;                     /* Tokens of the conversation: template text and sampled tokens. */
-  char *text;                     /* The text that `ids` encode; NULL: nothing is encoded. */
-  bool closed;                    /* The last id is the end-of-turn token. */
+  char *text;                     /* Text that `ids` encode; NULL: no text is encoded yet. */
+  bool closed;                    /* true: the last id is the end-of-turn token. */
 } rf_conversation;
 
-/* Starts a conversation, also a new one in {.reader = reader}. `system` is the new system message.
- * "": no system message. NULL: the system message does not change. The reader must outlive the
- * conversation. */
+/* Starts a conversation. A new structure must be {.reader = reader}. `system` is the new system
+ * message. "": no system message. NULL: the system message does not change. The reader must outlive
+ * the conversation. */
 void rf_conversation_restart(rf_conversation *conversation, const char *system);
-/* Appends the user's message, takes its reference, and sets `ids` to the prompt. A prompt of
- * `context` tokens or more has no room for an answer, so the oldest questions are removed with
- * their answers; *dropped counts them. On failure the new message is removed. RAFTER_INVALID: the
- * message alone is too long. */
+/* Appends the user's message, takes ownership of it, and sets `ids` to the prompt. If the prompt
+ * has `context` tokens or more, removes the oldest questions with their answers. *dropped is the
+ * number of removed questions. If the function fails, the new message is removed. Returns
+ * RAFTER_INVALID if the message alone is too long. */
 rf_status rf_conversation_ask(rf_conversation *conversation, json_t *message, int64_t context, int *dropped,
                               rf_error *error);
 /* Appends the answer to `ids` and to the messages. */

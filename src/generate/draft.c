@@ -5,12 +5,12 @@
 
 #include <stdlib.h>
 
-/* The drafts of all answers begin as if PRIOR_TRIED drafts had been verified, half of which were
- * right. The counts of a new answer begin as if it had verified PRIOR_TRIED drafts, with the
- * success of all earlier answers. Newer drafts count more than older drafts, because each pass
- * multiplies the older counts by FADE. */
+/* The totals over all answers begin as if PRIOR_TRIED drafts had been verified, and half of these
+ * drafts had been right. The counts of a new answer begin as if PRIOR_TRIED drafts had been
+ * verified, with the success rate of all earlier answers. Newer drafts count more than older
+ * drafts, because each pass multiplies the older counts by FADE. */
 static const double PRIOR_TRIED = 2, PRIOR_CHANCE = 0.5, FADE = 0.95, FADE_ALL = 0.99;
-enum { TRIES = 16 }; /* numbers of drafted tokens that a step compares */
+enum { TRIES = 16 }; /* maximum number of draft lengths that a step compares */
 
 static double chance_of(const rf_draft_odds *odds, int match, double prior) {
   return (odds->right[match] + PRIOR_TRIED * prior) / (odds->tried[match] + PRIOR_TRIED);
@@ -36,8 +36,8 @@ void rf_draft_learn(rf_draft_odds *odds, int drafted, int right, double by) {
 int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int max, int *match) {
   int64_t from = 0;
   *match = 0;
-  /* tokens[at] is an earlier occurrence of draft[0]. If several matches have the greatest length,
-   * the latest of them counts. */
+  /* tokens[at] is an earlier occurrence of draft[0]. Among matches of the greatest length, the
+   * latest match is taken. */
   for (int64_t at = count - 1; at >= 0 && *match < RF_DRAFT_MAX_MATCH; at--) {
     if (tokens[at] != draft[0]) continue;
     int common = 1;
@@ -48,30 +48,31 @@ int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int ma
     from = at + 1;
   }
   if (!*match) return 0;
-  /* After the end of the text, the draft repeats itself. */
+  /* If the draft reaches the end of the text, the draft continues with its own first tokens. */
   for (int i = 0; i < max; i++) draft[1 + i] = from + i < count ? tokens[from + i] : draft[from + i - count];
   return max;
 }
 
-/* The draft of one answer in a step. */
+/* Draft of one answer in a step. */
 typedef struct part {
-  int proposed, count; /* number of tokens that were proposed, and that the step verifies */
+  /* proposed: number of proposed tokens. count: number of tokens that the step verifies. */
+  int proposed, count;
   rf_draft_odds *odds;
   double chance, /* rf_draft_chance of the draft */
-      gain;      /* chance that the next token and all drafted tokens before it are right */
+      gain;      /* probability that the next drafted token and all earlier drafted tokens are right */
   int64_t context;
 } part;
 
 struct rf_draft_plan {
-  rf_draft_price *price, *drafter; /* drafter: prices of the passes of the model that drafts, or NULL */
-  rf_draft_odds odds;              /* of the drafts of all answers */
+  rf_draft_price *price, *drafter; /* drafter: predicted times of passes of the draft model, or NULL */
+  rf_draft_odds odds;              /* success of the drafts of all answers */
   bool all;
   int parts;
-  int64_t rows;      /* of the step's pass */
+  int64_t rows;      /* number of rows of the step's pass */
   double plain;      /* seconds of the pass without drafts */
   part *part;        /* (slots) */
   rf_extent *extent; /* (slots) */
-  int *order;        /* (slots x draft): answers in the order in which they get drafted tokens */
+  int *order;        /* (slots x draft): index of the answer that gets the first, second, ... drafted token */
 };
 
 rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool all, rf_draft_plan **out,
@@ -115,7 +116,7 @@ static int begin_part(rf_draft_plan *p, int which, int max, rf_draft_odds *odds,
   p->part[which] = (part){.odds = odds, .context = context};
   if (!odds->begun) odds->longest = p->odds.longest;
   odds->begun = true;
-  /* The price of a much longer draft than before may be wrong. */
+  /* The predicted time of a draft that is much longer than earlier drafts may be wrong. */
   return p->all || max <= 2 * odds->longest + 1 ? max : 2 * odds->longest + 1;
 }
 
@@ -133,7 +134,7 @@ void rf_draft_propose(rf_draft_plan *p, int which, const int32_t *tokens, int64_
   of->chance = of->proposed ? rf_draft_chance(&p->odds, odds, odds->match) : 0;
 }
 
-/* Lists answers in the order of their gains. An answer is listed once for each drafted token. */
+/* Lists drafted tokens in descending order of their gains, each by the index of its answer. */
 static int list_gains(rf_draft_plan *p) {
   int listed = 0;
   for (int i = 0; i < p->parts; i++) p->part[i].gain = p->part[i].chance;
@@ -148,8 +149,8 @@ static int list_gains(rf_draft_plan *p) {
   }
 }
 
-/* Gives the first `tokens` entries of the order to their answers. Returns the tokens that the step
- * is expected to give. */
+/* Gives each answer its drafted tokens among the first `tokens` entries of the order. Returns the
+ * expected number of tokens of the step. */
 static double give(rf_draft_plan *p, int tokens) {
   double expected = p->parts;
   for (int i = 0; i < p->parts; i++) {
@@ -164,8 +165,8 @@ static double give(rf_draft_plan *p, int tokens) {
   return expected;
 }
 
-/* Seconds of the draft model's passes. Each pass drafts one token for every answer that needs one
- * more. */
+/* Returns the predicted seconds of the draft model's passes. Each pass drafts one token for every
+ * answer that needs another token. */
 static double drafter_seconds(rf_draft_plan *p) {
   double seconds = 0;
   for (int drafted = 0;; drafted++) {
@@ -187,7 +188,7 @@ static double seconds_of(rf_draft_plan *p) {
   return drafter + rf_draft_price_of(p->price, p->extent, p->parts);
 }
 
-/* The counts of drafts that are not verified fade too, so that drafts are tried again. */
+/* The counts of unverified drafts also fade, so that such drafts are tried again. */
 static void forget(rf_draft_plan *p) {
   for (int i = 0; i < p->parts; i++) {
     const part *of = &p->part[i];

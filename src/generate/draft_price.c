@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A price uses the fastest of the last LATEST passes with as many rows, because other programs slow
- * some passes down. A single measured pass counts at most as UNSURE times a pass with fewer rows.
- * After each HALF steps without such a pass, the difference between the two is halved, so that the
- * pass is tried again. */
+/* The predicted time of a pass uses the fastest of the last LATEST passes with the same number of
+ * rows, because other programs slow down some passes. A single measured pass counts at most as
+ * UNSURE times a pass with fewer rows. After every HALF steps without a pass of this size, its
+ * excess over smaller passes is halved, so that this size is tried again. */
 enum { LATEST = 4 };
 static const double UNSURE = 3, HALF = 512;
 
@@ -15,7 +15,7 @@ typedef struct pace {
   double ratio[LATEST], /* measured / predicted seconds */
       planned;          /* predicted seconds of the latest priced pass */
   int64_t passes,       /* number of measured passes */
-      step;             /* the step of this pass */
+      step;             /* step of the latest measured pass */
 } pace;
 
 struct rf_draft_price {
@@ -43,8 +43,8 @@ void rf_draft_price_close(rf_draft_price *p) {
   free(p);
 }
 
-/* Measured / predicted seconds of passes with `rows` rows. If no pass with `rows` rows was
- * measured, the closest smaller number of rows counts, otherwise the closest larger number. */
+/* Returns measured / predicted seconds of passes with `rows` rows. If no such pass was measured,
+ * takes the closest smaller measured number of rows, otherwise the closest larger number. */
 static double ratio_of(const rf_draft_price *p, int64_t rows) {
   double ratio = 0;
   for (int64_t r = 1; r <= p->rows && (r <= rows || !ratio); r++) {
@@ -78,7 +78,7 @@ void rf_draft_price_measured(rf_draft_price *p, int64_t rows, double seconds) {
 double rf_draft_credit(rf_draft_price *p) {
   bool first = p->step++ == 0;
   p->credit = fmin(p->credit + (first ? RF_DRAFT_START : RF_DRAFT_SHARE), RF_DRAFT_CREDIT);
-  return first ? 0 : p->credit; /* the first pass measures the time without drafts */
+  return first ? 0 : p->credit; /* the first pass has no drafts, to measure the time without drafts */
 }
 
 void rf_draft_saved(rf_draft_price *p, double passes) { p->credit += passes; }

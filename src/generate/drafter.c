@@ -8,11 +8,13 @@
 #include <string.h>
 
 struct rf_drafter {
-  rf_generator *g; /* only its engine and its cached sequences are used: sequence i is for slot i */
+  /* generator, of which only the engine and the cached sequences are used; sequence i is for slot
+   * i */
+  rf_generator *g;
   int slots;
   int32_t *feed;         /* (rows): tokens of a pass */
   rf_forward_part *part; /* (slots) */
-  int *order;            /* (slots): the text that each slot drafts for */
+  int *order;            /* (parts): index of the text to which each part of a pass belongs */
 };
 
 rf_status rf_drafter_open(const rf_infer_settings *settings, rf_drafter **out, rf_error *error) {
@@ -62,9 +64,9 @@ static int64_t common(const rf_sequence *s, const rf_drafter_text *text) {
   return n;
 }
 
-/* Keeps the common prefix of the slot's cached text and the new text. If the text of another
- * slot has a much longer common prefix, shares that prefix. The last token, draft[0], is never
- * cached. */
+/* Keeps the common prefix of the slot's cached text and the new text. If the text of another slot
+ * has a much longer common prefix with the new text, shares this prefix. The latest token,
+ * draft[0], is never cached before a pass. */
 static void keep_prefix(rf_drafter *d, const rf_drafter_text *text) {
   enum { MIN_PREFIX = 16 };
   rf_pages *pages = &d->g->batch->pages;
@@ -90,8 +92,8 @@ static int32_t likeliest(const float *logits, int64_t vocab) {
   return best;
 }
 
-/* Runs the parts of a pass. If the pass reached the end of a text, writes the likeliest next token
- * of this text. */
+/* Runs one pass over its parts. For each text whose end the pass reaches, writes the likeliest next
+ * token. */
 static rf_status take_pass(rf_drafter *d, const rf_drafter_text *text, int parts, int drafted,
                            rf_error *error) {
   RF_TRY(rf_forward(d->g, d->part, parts, error));
@@ -117,7 +119,7 @@ static int64_t add_text(rf_drafter *d, const rf_drafter_text *text, int which, i
   return count;
 }
 
-/* Computes all uncached tokens of the texts, and drafts the first token of each. */
+/* Computes all uncached tokens of the texts, and drafts one token for each text. */
 static rf_status catch_up(rf_drafter *d, const rf_drafter_text *text, int count, rf_error *error) {
   for (;;) {
     int parts = 0;
@@ -156,7 +158,7 @@ static rf_status draft(rf_drafter *d, const rf_drafter_text *text, int count, rf
 
 rf_status rf_drafter_draft(rf_drafter *d, const rf_drafter_text *text, int count, rf_draft_price *price,
                            rf_error *error) {
-  /* A trace has the ops of the large model only. It records the time of the draft model as a
+  /* A trace has only the ops of the large model, and records the time of the draft model as one
    * phase. */
   int64_t began = rf_phase_begin();
   rf_lanes *lanes = rf_lanes_on;

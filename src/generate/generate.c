@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The prefill plan has as many rows as the chunk has tokens. If the chunk is longer than the
- * context, its rows hold chunks of several prompts. */
+ * context, a pass holds chunks of several prompts. */
 rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;
@@ -86,7 +86,8 @@ rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int 
   return status;
 }
 
-/* Opens the model that drafts, and adds the time of its passes to the prices of drafts. */
+/* Opens the draft model. From then on, the predicted time of drafts includes this model's
+ * passes. */
 static rf_status open_drafter(rf_generator *g, rf_error *error) {
   if (!g->settings.drafter) return RAFTER_OK;
   RF_TRY(rf_drafter_open(g->settings.drafter, &g->drafter, error));
@@ -98,13 +99,15 @@ int64_t rf_generate_shares(const rf_plan_options *plan) {
   return rf_backend_has_ranks(plan->backend) ? rf_mesh_size(mesh, rf_mesh_apart(mesh)) : 1;
 }
 
-/* If chips share the rows of a pass, all chips have the same number of rows. */
+/* Rounds the number of slots up, because chips that share the rows of a pass all have the same
+ * number of rows. */
 void rf_generate_slots(rf_plan_options *plan) {
   rf_build_options *b = &plan->build;
   const rf_mesh *mesh = &b->mesh;
   const int64_t copies = rf_mesh_copies(mesh), apart = rf_generate_shares(plan);
-  const bool full = b->sequences >= b->microbatch; /* a draft model's cache always is */
-  const bool more = b->sequences > b->microbatch;  /* in each copy, one caches a prompt */
+  const bool full = b->sequences >= b->microbatch; /* always true for the cache of a draft model */
+  /* true: each copy has one more sequence, which caches a prompt */
+  const bool more = b->sequences > b->microbatch;
   b->microbatch = rf_round_up(rf_ceil_div(b->microbatch, apart), rf_mesh_size(mesh, RF_AXES_OF_PASS));
   b->sequences = rf_ceil_div(b->sequences, apart);
   if (full && b->sequences < b->microbatch + more) b->sequences = b->microbatch + more;

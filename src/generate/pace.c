@@ -20,8 +20,7 @@ static const char *kind_of(const rf_sampler_options *o) {
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
 
-/* Fills the rows with different logits. As in a language model, few of them are near the
- * maximum. */
+/* Fills the rows with different logits. Few logits are near the maximum, as in a language model. */
 static void fill(float *logits, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t a = (uint32_t)i * 2654435761u, b = a ^ a >> 15, c = b * 2246822519u;
@@ -30,15 +29,15 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Measures the seconds in which each thread chooses ROWS_EACH tokens, as for a batch of answers.
- * All threads read the same rows, which are larger than the caches of a core. */
+/* Measures the seconds in which each thread chooses ROWS_EACH tokens, as generation does for a
+ * batch. All threads read the same rows, which are larger than the caches of a core. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
                              int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    /* In generation, the head computes the log-sum-exp. Its value does not change the choice. */
+    /* In generation, the head computes the log-sum-exp, whose value does not change the choice. */
     const float lse = 12;
     rf_logprobs none = {.lse = &lse};
     rf_error own;
@@ -96,8 +95,8 @@ done:
 
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
-  /* A choice with penalties first copies the row of logits. The seconds of the copy are those of a
-   * choice with penalties minus those of a greedy choice. */
+  /* A choice with penalties first copies the row of logits. The time of the copy is the difference
+   * between a choice with penalties and a greedy choice. */
   double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
                                               rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
                                         : 0;

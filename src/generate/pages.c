@@ -65,7 +65,7 @@ void rf_sequence_close(rf_sequence *s) {
   *s = (rf_sequence){0};
 }
 
-/* Column of the first key that a token at `position` reads. */
+/* Returns the column of the first key that a token at `position` reads. */
 static int64_t first_column(const rf_pages *pages, int class, int64_t position) {
   return rf_kv_first_key(&pages->kv, (rf_kv_class) class, position) / pages->kv.page;
 }
@@ -74,8 +74,8 @@ static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
 }
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
-  /* Pages are released in descending order. The list of unused pages is a stack, so later sequences
-   * take these pages in ascending order. */
+  /* Pages are released in descending order. The free pages form a stack, so later sequences take
+   * these pages in ascending order. */
   for (int64_t i = to - 1; i >= from; i--) {
     leave_page(pages, class, t->page[i]);
     t->page[i] = -1;
@@ -89,7 +89,7 @@ static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error)
                  (long long)pages->kv.page);
 }
 
-/* Prepares a write to a partly filled last page: copies the page if other sequences have it. */
+/* Prepares a write to a partly filled last page. Copies the page if other sequences also use it. */
 static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_error *error) {
   int32_t *last = &t->page[t->end - 1];
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
@@ -163,8 +163,8 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
   return true;
 }
 
-/* Only this sequence has written the positions after `length`. So the last page needs no copy
- * before the next write, unlike after rf_sequence_cut. */
+/* Only this sequence has written the positions after `length`. So the next write needs no copy of
+ * the last page, unlike after rf_sequence_cut. */
 void rf_sequence_retract(rf_pages *pages, rf_sequence *s, int64_t length) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];
@@ -241,8 +241,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Checks all pages that both `a` and `b` have. Up to the end of such a page, the tokens of both
- * sequences must be equal. If a sequence ends in the page, they must be equal up to its end. */
+/* Checks all pages that sequences `a` and `b` share. The tokens of both sequences must be equal up
+ * to the end of each shared page, or up to the end of the shorter sequence. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

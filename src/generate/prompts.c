@@ -107,8 +107,8 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_request 
   return RAFTER_OK;
 }
 
-/* Checks a key of a row. An unknown key that is similar to a known key is an error. Other unknown
- * keys are collected in p->unread. */
+/* Checks a key of a row. Returns an error if an unknown key is similar to a known key. Collects
+ * other unknown keys in p->unread. */
 static rf_status check_key(rf_prompt_reader *p, const char *key, const char *where, rf_error *error) {
   static const char *const OWN[] = {"id",      "prompt", "messages",   "tokens",
                                     "samples", "seed",   "max_tokens", "stop"};
@@ -149,7 +149,8 @@ static rf_status check_form(const json_t *json, const char *where, rf_error *err
   return RAFTER_OK;
 }
 
-/* A conversation with the reader's system message, unless it begins with one. */
+/* Reads a conversation. Adds the reader's system message if the conversation does not begin with
+ * one. */
 static rf_status read_messages(rf_prompt_reader *p, const json_t *messages, rf_prompt *row, rf_error *error) {
   const char *role = rf_json_text_at(json_array_get(messages, 0), "role");
   if (!p->system || !strcmp(role, "system")) return rf_prompt_of_messages(p, messages, row, error);

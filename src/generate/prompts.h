@@ -1,7 +1,7 @@
-/* prompts.h - prompts in text, with their settings, stop texts and answers; also read from JSON.
+/* prompts.h - prompts with their settings, stop texts and answers, from text or from JSON.
  *
- * A JSON object has "prompt" (a text), "messages" (a conversation) or "tokens" (ids). It may have
- * "id", "samples", "seed", "max_tokens", "stop" and the keys of RF_SAMPLING. */
+ * A JSON object has "prompt" (a text), "messages" (a conversation) or "tokens" (ids). The object
+ * may also have "id", "samples", "seed", "max_tokens", "stop" and the keys of RF_SAMPLING. */
 #ifndef RF_PROMPTS_H
 #define RF_PROMPTS_H
 
@@ -11,34 +11,35 @@
 
 typedef struct rf_prompt {
   json_t *id; /* "id" of the object, or NULL. */
-  char *text; /* NULL: the prompt was given as ids. */
+  char *text; /* Text of the prompt; NULL: the prompt was given as ids. */
   rf_ids tokens;
   int64_t line;       /* Line of the file; 0: no file. */
-  rf_request request; /* Settings; rf_prompt_submit sets its tokens and all end ids. */
-  rf_stop stop;       /* Without strings: the stop texts of reader->common count. */
+  rf_request request; /* Settings of the request; rf_prompt_submit sets the tokens and all end ids. */
+  rf_stop stop;       /* Stop texts; if there are none, those of reader->common apply. */
   rf_replies replies; /* The answers, after rf_prompt_submit. */
 } rf_prompt;
 
-/* The text side of one model. The caller sets the first fields; {0} is valid for all others. */
+/* Tokenizer, chat template and default settings of one model. The caller sets the first fields; {0}
+ * is valid for all others. */
 typedef struct rf_prompt_reader {
   const rf_model *model;
-  const char *folder;        /* The path that rf_model_resolve returns. */
-  const char *chat_template; /* File of the chat template; NULL: the model's own. */
-  const char *system;        /* System message of conversations without one; NULL: none. */
-  bool chats;                /* Put each text into the chat template as the user's message. */
-  bool ignores_ends;         /* Answers continue after an end id. */
-  rf_prompt common;          /* Settings and stop texts of prompts that set none. */
-  rf_logit_bias *bias;       /* The list of common.request.sampler, malloc'ed, or NULL. */
+  const char *folder;        /* Path that rf_model_resolve returns. */
+  const char *chat_template; /* File of the chat template; NULL: the model's own template. */
+  const char *system;        /* System message for conversations that have none; NULL: no message. */
+  bool chats;                /* true: each text is put into the chat template as the user's message. */
+  bool ignores_ends;         /* true: answers continue after an end id. */
+  rf_prompt common;          /* Settings and stop texts for prompts that set none. */
+  rf_logit_bias *bias;       /* Malloc'ed list for common.request.sampler, or NULL. */
   rf_end_ids ends;           /* See rf_end_ids_of. */
-  rf_tokenizer *tokenizer;   /* Opened when a prompt first needs it. NULL: answers are ids. */
-  double tokenizer_seconds;  /* Time to open the tokenizer. */
-  rf_chat *chat;             /* Opened when a prompt first needs it. */
-  char unread[256];          /* Unknown keys of objects, quoted. */
+  rf_tokenizer *tokenizer;   /* Tokenizer, opened when a prompt first needs it. NULL: answers are ids. */
+  double tokenizer_seconds;  /* Seconds to open the tokenizer. */
+  rf_chat *chat;             /* Chat template, opened when a prompt first needs it. */
+  char unread[256];          /* Unknown keys of JSON objects, in quotes. */
 } rf_prompt_reader;
 
-/* Opens the tokenizer, and with `chat` also the chat template, unless they are open. */
+/* Opens the tokenizer, if it is not open. With `chat`, also opens the chat template. */
 rf_status rf_prompt_reader_open(rf_prompt_reader *reader, bool chat, rf_error *error);
-/* Frees all that the reader opened, the biases, and the stop texts of `common`. */
+/* Closes all that the reader has opened. Frees the biases, and the stop texts of `common`. */
 void rf_prompt_reader_close(rf_prompt_reader *reader);
 
 /* These functions encode a text, or a conversation up to the answer. */
@@ -46,16 +47,17 @@ rf_status rf_prompt_of_text(rf_prompt_reader *reader, const char *text, size_t b
                             rf_error *error);
 rf_status rf_prompt_of_messages(rf_prompt_reader *reader, const json_t *messages, rf_prompt *prompt,
                                 rf_error *error);
-/* Reads an object into `prompt`, which holds the default settings. RAFTER_FAILED: a field is wrong;
- * the error names the field and `where`. Free the prompt in any case. */
+/* Reads an object into `prompt`, which must hold the default settings. Returns RAFTER_FAILED for an
+ * invalid field, with an error that names the field and `where`. The caller frees the prompt, also
+ * after an error. */
 rf_status rf_prompt_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
                             rf_prompt *prompt, rf_error *error);
 /* Reads only "prompt", "messages" or "tokens" of an object. All other fields may have any value. */
 rf_status rf_prompt_only_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
                                  rf_prompt *prompt, rf_error *error);
 void rf_prompt_free(rf_prompt *prompt); /* Accepts {0}. */
-/* Queues a prompt. The owner of the replies is the address of the prompt. Reader and prompt must
- * stay where they are until the answers have ended. */
+/* Queues a prompt. `owner` of the replies becomes the address of the prompt. Do not move or free
+ * the reader and the prompt until the answers have ended. */
 rf_status rf_prompt_submit(const rf_prompt_reader *reader, rf_prompt *prompt, rf_generator *generator,
                            rf_error *error);
 
@@ -64,11 +66,12 @@ typedef struct rf_prompts {
   rf_prompt *row;
   int64_t rows, capacity;
 } rf_prompts;
-/* Appends a prompt with the settings of reader->common. All prompts after the first get a derived
+/* Appends a prompt with the settings of reader->common. Each prompt after the first gets a derived
  * seed. */
 rf_status rf_prompts_add(rf_prompts *prompts, const rf_prompt_reader *reader, rf_prompt **row,
                          rf_error *error);
-/* Appends the prompts of a JSON Lines file. RAFTER_FAILED names the file, line and field. */
+/* Appends the prompts of a JSON Lines file. The error of RAFTER_FAILED names the file, line and
+ * field. */
 rf_status rf_prompts_read(rf_prompts *prompts, rf_prompt_reader *reader, const char *path, rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);
 

@@ -80,7 +80,7 @@ rf_status rf_replies_step(rf_generator *g, const rf_reply_loop *loop, rf_error *
   for (int i = 0; i < count && status == RAFTER_OK; i++) {
     rf_replies *a = event[i].owner;
     if (g->shares && !rf_shares_has(g->shares, a, event[i].sample)) continue; /* it was cancelled */
-    /* An answer that a stop string ended still gets the event of its cancellation. */
+    /* If a stop string has ended an answer, the event of its cancellation still follows. */
     bool reported = a->reply[event[i].sample].finish != RF_FINISH_NONE;
     if (!reported) status = take(g, loop, &event[i], error);
     a->left -= event[i].finish != RF_FINISH_NONE;
@@ -96,7 +96,7 @@ rf_status rf_replies_run(rf_generator *g, const rf_reply_loop *loop, bool *stopp
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
     rf_status status = rf_replies_step(g, loop, error);
-    /* A pass that a signal ended has no results. `stepped` sees the signal too. */
+    /* A pass that a signal has ended has no results. `stepped` also checks for the signal. */
     if (status != RAFTER_OK && (status != RAFTER_INTERRUPTED || !loop->stepped)) return status;
     int tokens = (int)(rf_generator_counts(g).tokens - before);
     *stopped = loop->stepped && !loop->stepped(loop->self, tokens);

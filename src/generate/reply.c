@@ -41,7 +41,7 @@ static rf_status grow(rf_reply *r, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Appends the released bytes to the text. */
+/* Appends the released bytes to the reply's text. */
 static rf_status release(rf_reply *r, const rf_stop_text *text, rf_error *error) {
   for (int i = 0; i < 2; i++) {
     rf_span span = text->released[i];

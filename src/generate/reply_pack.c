@@ -1,4 +1,5 @@
-/* reply_pack.c - see reply_pack.h. The arrays follow a head, in the order of rf_reply. */
+/* reply_pack.c - see reply_pack.h. The bytes are a head, and then the arrays in the order of
+ * rf_reply. */
 #include "generate/reply_pack.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static int64_t size_of(const head *h) {
   return (int64_t)sizeof *h + h->tokens * each + h->bytes;
 }
 
-/* Copies an array, and returns the place after it. */
+/* Copies an array, and returns the address after its copy. */
 static unsigned char *put(unsigned char *to, const void *from, int64_t bytes) {
   if (bytes) memcpy(to, from, (size_t)bytes);
   return to + bytes;
@@ -24,7 +25,7 @@ static unsigned char *put(unsigned char *to, const void *from, int64_t bytes) {
 rf_status rf_reply_pack(const rf_reply *r, rf_packed_of of, unsigned char **data, int64_t *bytes,
                         rf_error *error) {
   head h;
-  memset(&h, 0, sizeof h); /* clears the padding too, because all bytes are sent */
+  memset(&h, 0, sizeof h); /* all bytes are sent, so the padding is cleared too */
   h.of.request = of.request;
   h.of.sample = of.sample;
   h.finish = (int32_t)r->finish;
@@ -63,8 +64,8 @@ rf_status rf_reply_packed_of(const unsigned char *data, int64_t bytes, rf_packed
   return RAFTER_OK;
 }
 
-/* Returns a copy of the array at *from, or NULL if memory is short. Moves *from to the place after
- * the array. */
+/* Returns a copy of the array at *from, or NULL if out of memory. Moves *from to the end of the
+ * array. */
 static void *take(const unsigned char **from, int64_t bytes) {
   void *copy = malloc((size_t)bytes + 1);
   if (copy && bytes) memcpy(copy, *from, (size_t)bytes);

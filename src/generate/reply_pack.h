@@ -1,10 +1,10 @@
-/* reply_pack.h - an answer as bytes, which another rank of the run unpacks. */
+/* reply_pack.h - packs an answer into bytes, which another rank of the run unpacks. */
 #ifndef RF_REPLY_PACK_H
 #define RF_REPLY_PACK_H
 
 #include "generate/reply.h"
 
-/* Which answer the bytes hold: a sample of a request of the round. */
+/* Identity of a packed answer: a request of the round, and a sample of this request. */
 typedef struct rf_packed_of {
   int64_t request;
   int sample;

@@ -8,7 +8,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 rf_claim rf_claim_of(const rf_sequence *sequence, int64_t start, int64_t length, int64_t prompt,
                      int64_t max_tokens, int64_t rows) {
   rf_claim claim = {.sequence = sequence, .start = start, .last = prompt + max_tokens - 1};
-  claim.from = length >= prompt ? length : prompt - rows; /* the end of a prompt has no drafts */
+  claim.from = length >= prompt ? length : prompt - rows; /* the last chunk of a prompt has no drafts */
   claim.steps = length >= prompt - 1 ? claim.last - length : RF_STEPS_UNKNOWN;
   return claim;
 }
@@ -37,7 +37,8 @@ void rf_reserve_close(rf_reserve *r) {
   *r = (rf_reserve){0};
 }
 
-/* Insertion sort: qsort may allocate. Claims come in almost the same order in each step. */
+/* Sorts by insertion, because qsort may allocate, and because the order changes little between
+ * steps. */
 static void sort(rf_reserve *r) {
   for (int i = 0; i < r->count; i++) {
     int at = i;
@@ -57,8 +58,8 @@ static void add_users(rf_reserve *r, int class, int32_t by) {
   }
 }
 
-/* True if the sequence copies its last page before it writes to it. A sequence that does not grow
- * never writes. */
+/* Returns true if the sequence will copy its last page before writing to it. A sequence that does
+ * not grow never writes. */
 static bool copies(const rf_reserve *r, const rf_pages *pages, int class, const rf_claim *claim) {
   const rf_sequence *s = claim->sequence;
   const struct rf_page_table *t = &s->of[class];
@@ -66,9 +67,9 @@ static bool copies(const rf_reserve *r, const rf_pages *pages, int class, const 
          r->users[class][t->page[t->end - 1]] > 1;
 }
 
-/* The claims are ordered from the last end to the first. Sets held[k] to the number of different
- * pages of the first k + 1 claims, and owned[k] to the number of columns of claim k that need no
- * new page. A page that will be copied counts as not owned, so only its other users hold it. */
+/* Claims are ordered by their ends, with the last end first. held[k]: number of different pages of
+ * the first k + 1 claims. owned[k]: number of columns of claim k that need no new page. A page that
+ * a sequence will copy counts only for the page's other users. */
 static void count_held(rf_reserve *r, const rf_pages *pages, int class) {
   int32_t *users = r->users[class];
   int64_t held = 0;
@@ -95,7 +96,8 @@ static void count_held(rf_reserve *r, const rf_pages *pages, int class) {
   }
 }
 
-/* Pages in use in step `step`, in which the first `running` claims in order still run. */
+/* Returns the number of used pages in step `step`, in which the first `running` claims still
+ * run. */
 static int64_t pages_at(const rf_reserve *r, const rf_pages *pages, int running, int64_t step) {
   int64_t sum = r->held[running - 1];
   for (int k = 0; k < running; k++) {
@@ -108,8 +110,8 @@ static int64_t pages_at(const rf_reserve *r, const rf_pages *pages, int running,
   return sum;
 }
 
-/* Between two ends, the pages in use only grow. So it is enough to check the last step of each
- * answer. */
+/* Until the next answer ends, the number of used pages only grows. So only the last step of each
+ * answer is checked. */
 static bool lasts(rf_reserve *r, const rf_pages *pages, int class) {
   const int64_t pool = pages->kv.of[class].pool;
   count_held(r, pages, class);
@@ -122,8 +124,8 @@ static bool lasts(rf_reserve *r, const rf_pages *pages, int class) {
   return true;
 }
 
-/* A window releases pages, but another sequence may still use a shared page. So each sequence
- * counts with its maximum number of pages. */
+/* A sequence releases pages before its window, but another sequence may still use such a page. So
+ * each sequence counts with its maximum number of pages. */
 static bool fits_window(const rf_reserve *r, const rf_pages *pages, int class) {
   int64_t sum = 0;
   for (int i = 0; i < r->count; i++) {

@@ -1,9 +1,9 @@
 /* reserve.h - decides whether the pages of the cache last until all answers have ended. An answer
- * needs its last pages only in its last steps, when others have ended. So the pages are not added
- * up at the maximum lengths, but for each future step.
+ * needs its last pages only in its last steps, when other answers have ended. So the needed pages
+ * are added up for each future step, not for the maximum lengths.
  *
- * Invariant: in each step from now on, step 0 being the next one, the pages in use are at most the
- * pages of the pool. It follows from the claims of all running answers, since for each of them
+ * Invariant: in each future step, the used pages are at most the pages of the pool. Step 0 is the
+ * next step. The invariant follows from the claims of all running answers, because for each answer
  *   - a step adds at most `rows` tokens of it to the cache: one token and its drafts;
  *   - if its whole prompt is cached, or all but the last token, each step adds one token or more.
  *     So it ends within last - length steps;
@@ -18,33 +18,34 @@
 
 #define RF_STEPS_UNKNOWN ((int64_t)1 << 40)
 
-/* The pages that a sequence has and may still need. */
+/* Pages that a sequence has and may still need. */
 typedef struct rf_claim {
-  const rf_sequence *sequence; /* NULL: an answer that has not started */
-  int64_t start;               /* step in which the answer starts; 0: it runs, or starts now */
-  int64_t from;                /* tokens in the cache before step `start`, at most */
-  int64_t last;                /* tokens in the cache at its end, at most */
-  int64_t steps;               /* number of steps in which it may run; RF_STEPS_UNKNOWN: no limit */
+  const rf_sequence *sequence; /* sequence of the answer; NULL: the answer has not started */
+  int64_t start;               /* step in which the answer starts; 0: the answer runs, or starts now */
+  int64_t from;                /* maximum number of cached tokens before step `start` */
+  int64_t last;                /* maximum number of cached tokens at the end of the answer */
+  int64_t steps;               /* number of steps in which the answer may run; RF_STEPS_UNKNOWN: no limit */
 } rf_claim;
 
-/* The claim of an answer that starts in step `start`. `length` tokens of its prompt are cached. */
+/* Returns the claim of an answer that starts in step `start`. `length` tokens of its prompt are
+ * cached. */
 rf_claim rf_claim_of(const rf_sequence *sequence, int64_t start, int64_t length, int64_t prompt,
                      int64_t max_tokens, int64_t rows);
 
 typedef struct rf_reserve {
-  rf_claim *claim;               /* (most): the caller fills in `count` claims */
-  int32_t *users[RF_KV_CLASSES]; /* (pool): scratch: claims whose sequences have each page */
-  int *order;                    /* (most): scratch: claims, the last to end first */
-  int64_t *held, *owned;         /* (most): scratch, in this order */
-  int64_t rows;                  /* maximum growth of an answer in a step */
+  rf_claim *claim;               /* (most): claims, of which the caller sets the first `count` */
+  int32_t *users[RF_KV_CLASSES]; /* (pool): scratch memory: number of claims whose sequences have each page */
+  int *order;                    /* (most): scratch memory: claims by their ends, the last end first */
+  int64_t *held, *owned;         /* (most): scratch memory, in the order of `order` */
+  int64_t rows;                  /* maximum number of tokens that an answer adds per step */
   int most, count;
 } rf_reserve;
 
 rf_status rf_reserve_open(const rf_pages *pages, int most, int64_t rows, rf_reserve *reserve,
                           rf_error *error);
 void rf_reserve_close(rf_reserve *reserve);
-/* True if the pages last for all claims. Pages of other sequences count as free. Allocates
- * nothing. */
+/* Returns true if the pool has enough pages for all claims. Pages of other sequences count as free.
+ * Allocates nothing. */
 bool rf_reserve_fits(rf_reserve *reserve, const rf_pages *pages);
 
 #endif

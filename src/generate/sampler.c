@@ -11,8 +11,8 @@ enum {
   BLOCK = RF_ROW_BLOCK, /* Logits per block. A block has one maximum and one total weight. */
   BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits, for about 64 tokens. */
   SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
-  /* Number of most likely tokens that are tried before buckets are used. In language models, these
-   * few tokens often reach top-p. */
+  /* Number of most likely tokens that are tried before the sampler uses buckets. In language
+   * models, the probabilities of these tokens often sum to top-p. */
   GUESS = 256,
 };
 
@@ -29,7 +29,7 @@ struct rf_sampler_work {
     int64_t count;
   } * tally; /* (buckets): total weight and number of the tokens of each bucket. */
   const rf_row_functions *rows;
-  int64_t opened; /* Index of the bucket whose tokens are in `candidate`; -1: none. */
+  int64_t opened; /* Index of the bucket whose tokens are in `candidate`; -1: no bucket. */
 };
 
 #define LOG2E 1.4426950408889634
@@ -38,8 +38,8 @@ static double weigh(rf_sampler_work *work, const rf_row *s) {
   return work->rows->weigh(s, work->block_weight);
 }
 
-/* Finds the maximum of each block, ignoring NaN. Returns the token with the row's maximum; of equal
- * ones, the lowest id. Returns 0 if every logit is -INFINITY or NaN. */
+/* Finds the maximum of each block, ignoring NaN. Returns the lowest id among the tokens with the
+ * row's maximum. Returns 0 if every logit is -INFINITY or NaN. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float top = -INFINITY;
   int64_t best = 0;
@@ -74,7 +74,7 @@ static void sift(candidate *c, int64_t n, int64_t at) {
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
-  if (ordered >= n) return; /* already sorted, for instance in a bucket of equal logits */
+  if (ordered >= n) return; /* the candidates are already sorted, for instance in a bucket of equal logits */
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
@@ -90,9 +90,9 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* Copies the peaks that can be among the k largest to work->peak_order, and returns their number.
- * To find a limit that about 2 k peaks reach, sorts the peaks of every EACH-th block. If fewer than
- * k peaks reach the limit, copies all peaks. */
+/* Copies all peaks that may be among the k largest to work->peak_order, and returns their number.
+ * Sorts the peaks of every EACH-th block, to estimate a limit that about 2 k peaks reach. Copies
+ * the peaks that reach the limit. If these are fewer than k, copies all peaks. */
 static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
   enum { EACH = 16 };
   const candidate *peak = work->peak;
@@ -113,9 +113,9 @@ static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
   return blocks;
 }
 
-/* Sorts the k most likely tokens of the row into work->candidate. find_peaks was called before.
- * These tokens can only be in the k blocks with the largest maxima. None of their logits is below
- * the smallest of these k maxima. */
+/* Sorts the k most likely tokens of the row into work->candidate. Call find_peaks before. Only the
+ * k blocks with the largest maxima can contain these tokens. The logit of each such token is at
+ * least the smallest of these k maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -134,7 +134,8 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
   order_first(c, n, k);
 }
 
-/* Adds the weights in the order of ids. Returns the token where the sum first exceeds `target`. */
+/* Adds up the weights in the order of ids. Returns the token at which the sum first exceeds
+ * `target`. */
 static int32_t draw_by_id(const rf_sampler_work *work, const rf_row *s, double target) {
   double run = 0;
   int64_t b = 0, chosen = 0;
@@ -148,8 +149,9 @@ static int32_t draw_by_id(const rf_sampler_work *work, const rf_row *s, double t
   return (int32_t)chosen;
 }
 
-/* Like weigh, but estimates the weights of blocks without likely tokens. *error is the maximum error
- * of each sum of blocks; 0: the weights are exact, because there are too many likely tokens. */
+/* Like weigh, but estimates the weights of blocks without likely tokens. *error is the maximum
+ * error of any sum of blocks. If too many blocks have likely tokens, computes exact weights and
+ * sets *error to 0. */
 static double guess_weights(rf_sampler_work *work, const rf_row *s, double *error) {
   enum { LEAST = 12, MOST = 32 };
   int64_t count[MOST + 1] = {0}, exact = 0;
@@ -163,13 +165,14 @@ static double guess_weights(rf_sampler_work *work, const rf_row *s, double *erro
   if (exact > work->blocks / 4) return weigh(work, s);
   double low = work->rows->guess(s, work->peak, -from, work->block_weight, work->peak_order), total = 0;
   for (int64_t b = 0; b < work->blocks; b++) total += work->block_weight[b];
-  /* The second term covers tiny weights, and the rounding of these sums and of the sums in the
-   * definition. */
+  /* The second term bounds tiny weights, and the rounding errors of these sums and of the exact
+   * sums. */
   *error = low * RF_ROW_ERROR + total * 0x1p-36;
   return total;
 }
 
-/* Draws the token of draw_by_id from estimated weights. Returns -1 if their error may change it. */
+/* Draws the same token as draw_by_id, from estimated weights. Returns -1 if the error of the
+ * estimates may change the token. */
 static int32_t draw_by_guess(const rf_sampler_work *work, const rf_row *s, double target, double error) {
   double run = 0, next = 0;
   const double unsure = 2 * error;
@@ -190,19 +193,20 @@ static int32_t draw_by_guess(const rf_sampler_work *work, const rf_row *s, doubl
   return -1;
 }
 
-/* The filters top-p and min-p. Both apply after top-k, from the most likely token on. */
+/* State of the filters top-p and min-p, which go through the top-k tokens from the most likely
+ * token on. */
 typedef struct filters {
-  double need;  /* Top-p keeps tokens until their weights sum to this. */
-  double least; /* Min-p drops tokens with a smaller weight. */
+  double need;  /* Total weight at which top-p stops to keep tokens. */
+  double least; /* Min-p drops all tokens with a weight below this number. */
   double kept;
   double unsure; /* Maximum error of `need`. */
 } filters;
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
-/* Draws one of n sorted candidates. If all n candidates pass the filters and `all` is false,
- * returns false: other tokens may pass too. If the error of f->need may change the drawn token,
- * returns false too, and sets *unsure. */
+/* Draws one of n sorted candidates. `all`: the candidates are all tokens that may be drawn. Returns
+ * false if all n candidates pass the filters and `all` is false, because other tokens may pass too.
+ * Also returns false, and sets *unsure, if the error of f.need may change the drawn token. */
 static bool draw_ordered(const rf_row *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen, bool *unsure) {
   int64_t keep = 0;
@@ -231,8 +235,7 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
 }
 
 /* Divides the row's logits into buckets, in descending order. Adds up the weights and counts the
- * tokens of each bucket. Returns the number of buckets in which the weight falls by a factor of
- * 2. */
+ * tokens of each bucket. Returns the number of buckets over which weights fall by a factor of 2. */
 static double fill_buckets(rf_sampler_work *work, const rf_row *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
@@ -272,7 +275,7 @@ static int64_t open_bucket(rf_sampler_work *work, const rf_row *s, int64_t bucke
 }
 
 /* Draws the same token as draw_ordered, but does not sort the row. Sorts only the bucket with the
- * drawn token, and the buckets where a filter ends. `limit`: top-k, or the vocabulary size. */
+ * drawn token, and the buckets in which a filter stops. `limit`: top-k, or the vocabulary size. */
 static int32_t draw_from_buckets(rf_sampler_work *work, const rf_row *s, const rf_sampler_options *o,
                                  int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
@@ -282,7 +285,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const rf_row *s, const r
     taken += work->tally[last].count;
     total += work->tally[last].mass;
   }
-  /* Number of tokens that top-k keeps in the last bucket that it reaches. */
+  /* Number of tokens that top-k keeps in its last bucket. */
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -292,7 +295,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const rf_row *s, const r
   filters f = {.need = o->top_p < 1 ? (double)o->top_p * total : INFINITY, .least = (double)o->min_p};
   int64_t floor_bucket =
       o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
-  /* Last bucket with kept tokens; number of tokens that are kept in this bucket. */
+  /* Last bucket with kept tokens, and number of kept tokens in this bucket. */
   int64_t end = 0, end_count = 0;
   for (bool open = true; open && end <= last; end += open) {
     end_count = work->tally[end].count;
@@ -365,7 +368,8 @@ static int32_t draw(rf_sampler_work *work, const rf_row *s, const rf_sampler_opt
     f.unsure = 2 * error;
   }
   int32_t chosen = best;
-  /* Top-p needs the total weight of all top-k tokens. The first GUESS tokens do not give it. */
+  /* Top-p needs the total weight of all top-k tokens, and the first GUESS tokens are only a part of
+   * these. */
   if (limit > SORTED && !whole && o->top_p < 1) return draw_from_buckets(work, s, o, limit, uniform, best);
   if (draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen, &unsure)) return chosen;
   if (unsure) {
@@ -392,8 +396,8 @@ bool rf_sampler_bars_eos(const rf_sampler_options *o, int64_t generated) {
   return o->eos_count > 0 && (o->ignore_eos || generated < o->min_tokens);
 }
 
-/* Sets the logits of all tokens that the constraint bars to -INFINITY. An end id is never text of
- * the form: it is allowed exactly where the text may end. */
+/* Sets the logits of all tokens that the constraint forbids to -INFINITY. An end id is never part
+ * of the text, so it is allowed exactly where the text may end. */
 static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   bool ends, only;
@@ -413,7 +417,8 @@ static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf
   return RAFTER_OK;
 }
 
-/* Gets the row with biases, penalties and barred ids, or the row itself if there are none. */
+/* Sets *adjusted to a copy of the row with biases, penalties and barred ids. If nothing changes the
+ * row, sets *adjusted to the row itself. */
 static rf_status adjust(rf_sampler *sampler, const float *logits, const float **adjusted, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   bool penalties = penalizes(o) && sampler->touched_count, bars = rf_sampler_bars_eos(o, sampler->generated);
@@ -597,7 +602,7 @@ rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t 
   return RAFTER_OK;
 }
 
-/* An end id adds no text. */
+/* Advances the form by one token. An end id adds no text to the form. */
 static rf_status follow_form(rf_sampler *sampler, int32_t id, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   for (int64_t i = 0; i < o->eos_count; i++) sampler->form_ended |= o->eos[i] == id;

@@ -1,5 +1,6 @@
 /* sampler_exp.h - 2^t for vectors of doubles of any width. RF_EXP2 defines the function `name` for
- * vectors `lanes`, and vectors `bits` of as many uint64_t. Every width gives the same bits. */
+ * vectors of the type `lanes`. The type `bits` has the same number of uint64_t. Every width gives
+ * the same bits. */
 #ifndef RF_SAMPLER_EXP_H
 #define RF_SAMPLER_EXP_H
 

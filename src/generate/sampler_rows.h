@@ -1,6 +1,6 @@
-/* sampler_rows.h - weights and maxima of a row of logits, with the vectors of each instruction
- * set. The sampler divides a row into blocks. The order of additions is part of the definition, so
- * results are bit-identical at every level. */
+/* sampler_rows.h - weights and maxima of a row of logits, with the vectors of each instruction set.
+ * The sampler divides a row into blocks. The order of additions is fixed, so every instruction set
+ * gives the same bits. */
 #ifndef RF_SAMPLER_ROWS_H
 #define RF_SAMPLER_ROWS_H
 
@@ -19,8 +19,9 @@ typedef struct rf_row {
 static inline int64_t rf_row_blocks(int64_t n) { return (n + RF_ROW_BLOCK - 1) / RF_ROW_BLOCK; }
 
 typedef struct rf_row_functions {
-  /* Sets weight[b] to the total weight of block b. A block has four sums: element i is added to sum
-   * i modulo 4. They are added as (0 + 2) + (1 + 3). Returns the sum of all blocks, in order. */
+  /* Sets weight[b] to the total weight of block b. A block has four partial sums: element i is
+   * added to sum i modulo 4. They are added as (0 + 2) + (1 + 3). Returns the sum of all blocks, in
+   * order. */
   double (*weigh)(const rf_row *row, double *weight);
   /* Sets t[i] to (logit i - top) * scale and w[i] to its weight, for one block. Missing logits are
    * -INFINITY. */
@@ -35,9 +36,9 @@ typedef struct rf_row_functions {
                   struct rf_candidate *exact);
 } rf_row_functions;
 
-/* The functions of the best level that is at most `isa`. */
+/* Returns the functions of the highest available level that is at most `isa`. */
 const rf_row_functions *rf_row_functions_of(rf_isa isa);
-/* The weight of one logit, with the bits that the functions above give it. */
+/* Returns the weight of one logit, with the same bits as rf_row_functions. */
 double rf_row_weight(const rf_row *row, float logit);
 
 #endif

@@ -1,5 +1,5 @@
-/* sampler_rows_body.h - the functions of sampler_rows.h. Each sampler_rows_*.c sets DOUBLES, the
- * number of doubles of a vector (2, 4 or 8), and the name of its table, ROWS. */
+/* sampler_rows_body.h - the functions of sampler_rows.h. Each sampler_rows_*.c defines DOUBLES, the
+ * number of doubles in a vector (2, 4 or 8), and ROWS, the name of its table. */
 #include "generate/sampler_exp.h"
 #include "generate/sampler_rows.h"
 
@@ -14,8 +14,8 @@ enum {
   BLOCK = RF_ROW_BLOCK,
   FLOATS = 2 * DOUBLES, /* of a vector */
   TOGETHER =
-      DOUBLES > 4 ? DOUBLES / 4 : 1, /* number of blocks whose sums (four each) fill a vector of doubles */
-  PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* number of vectors that the four sums of a block take */
+      DOUBLES > 4 ? DOUBLES / 4 : 1, /* number of blocks whose partial sums fill one vector of doubles */
+  PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* number of vectors that hold the four partial sums of a block */
 };
 typedef double lanes __attribute__((vector_size(8 * DOUBLES)));
 typedef uint64_t lane_bits __attribute__((vector_size(8 * DOUBLES)));
@@ -38,7 +38,7 @@ static const float *block_at(const float *logits, int64_t n, int64_t block, floa
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Elements i, i + 1, ... of each block of a group. */
+/* Returns a vector with the elements i, i + 1, ... of each block of a group. */
 static inline __attribute__((always_inline)) lanes logits_at(const float *const at[TOGETHER], int i) {
 #if DOUBLES == 8
   __m256 low = _mm256_castps128_ps256(_mm_loadu_ps(at[0] + i));
@@ -50,7 +50,7 @@ static inline __attribute__((always_inline)) lanes logits_at(const float *const 
 #endif
 }
 
-/* The total weights of a group of blocks. */
+/* Computes the total weight of each block in a group. */
 static inline __attribute__((always_inline)) void
 sum_blocks(const rf_row *row, const float *const at[TOGETHER], double weight[TOGETHER]) {
   const double top = row->top, scale = row->scale;
@@ -90,7 +90,7 @@ static void weights(const rf_row *row, int64_t block, double t[BLOCK], double w[
 
 /* ---- maxima ---------------------------------------------------------------------------------- */
 
-/* For each lane, x if x > m, otherwise m. So NaN in x gives m. m is never NaN. */
+/* Returns for each lane x if x > m, otherwise m. So a NaN in x gives m. m is never NaN. */
 static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #if defined(__SSE__)
   return (quads)_mm_max_ps((__m128)x, (__m128)m);
@@ -111,7 +111,7 @@ static inline __attribute__((always_inline)) wide larger_wide(wide x, wide m) {
 #define larger_wide larger
 #endif
 
-/* The maximum of a block, in four lanes. */
+/* Computes the maximum of a block, in four lanes. */
 static inline __attribute__((always_inline)) quads block_peak(const float *at) {
   enum { VECTORS = BLOCK / FLOATS, CHAINS = VECTORS < 4 ? VECTORS : 4 };
   wide of[CHAINS];
@@ -155,9 +155,9 @@ static void peaks(const float *logits, int64_t n, struct rf_candidate *peak) {
 #define FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* The weights of a block in f32, in four sums. For exponents t from -126 to 0, the relative error of
- * a weight is below 2^-15: 3 roundings of t (126 * 3 * 2^-24 * ln 2 = 1.6e-5), and the Taylor series
- * (3.4e-6). Smaller t count as -126. */
+/* Computes the total weight of a block in f32, as four partial sums. For exponents t from -126 to
+ * 0, the relative error of a weight is below 2^-15: 3 roundings of t (126 * 3 * 2^-24 * ln 2 =
+ * 1.6e-5), and the Taylor series (3.4e-6). Smaller t count as -126. */
 static inline __attribute__((always_inline)) quads guess_block(const float *at, wide top, wide scale) {
   const wide zero = {0}, smallest = zero - 126, shift = zero + (0x1.8p23f + 127);
   wide sum = zero;

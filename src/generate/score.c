@@ -11,7 +11,7 @@ rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_er
   options.build.accumulate = 1;
   options.build.dropout = 0;
   options.remat = RF_REMAT_NONE;
-  /* All chips have the same number of sequences, and the same number of rows of each sequence. */
+  /* All chips get the same number of sequences, and the same number of rows of each sequence. */
   const rf_mesh *mesh = &options.build.mesh;
   const rf_axes inside = RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR);
   options.build.microbatch = rf_round_up(options.build.microbatch, rf_mesh_copies(mesh));
@@ -92,8 +92,8 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   return RAFTER_OK;
 }
 
-/* Copies the results of one sequence. The row of token t predicts token t + 1. So the result of
- * this row is for position t + 1. */
+/* Copies the results of one sequence. The row of token t predicts token t + 1, so its result
+ * belongs to position t + 1. */
 static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
@@ -112,14 +112,15 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   }
 }
 
-/* First row of a sequence of `count` tokens that follows row `row`. On several chips that have
- * different rows, a sequence is within the rows of one of them. */
+/* Returns the first row of a sequence with `count` tokens, at or after row `row`. If several chips
+ * have different rows, a sequence must be within the rows of one chip. */
 static int64_t first_row(const rf_scorer *s, int64_t row, int64_t count) {
   int64_t each = rf_scorer_rows(s) / rf_mesh_copies(&s->plan->graph->mesh);
   return row % each + count <= each ? row : rf_round_up(row, each);
 }
 
-/* Each unused row is a segment of its own: attention takes less time with short segments. */
+/* Makes each unused row a separate segment, because attention takes less time with short
+ * segments. */
 static int64_t leave_unused(const rf_scorer *s, int64_t segment, int64_t row, int64_t end) {
   for (; row < end; row++, segment++) {
     s->segments[segment] = (int32_t)row;
@@ -130,8 +131,8 @@ static int64_t leave_unused(const rf_scorer *s, int64_t segment, int64_t row, in
   return segment;
 }
 
-/* Writes the inputs of the sequences that fit in one pass. Returns their number, and the number of
- * rows up to the last of them. */
+/* Writes the inputs of the sequences that fit in one pass. Returns the number of these sequences.
+ * *used is the number of rows up to the end of the last sequence. */
 static int write_inputs(const rf_scorer *s, const rf_scored *text, int count, int64_t *used) {
   int64_t rows = rf_scorer_rows(s), row = 0, segment = 0;
   int fit = 0;

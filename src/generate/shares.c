@@ -12,11 +12,12 @@ _Static_assert(sizeof(rf_generate_counts) <= sizeof(rf_copies_totals), "the coun
 struct rf_shares {
   rf_generator *g;
   rf_copies *copies;
-  rf_replies **list; /* (count): requests of the round, in order */
+  rf_replies **list; /* (count): requests of the round, in the order of submission */
   int64_t count, room;
-  bool by_answer; /* the answers are divided; false: the requests */
-  bool open;      /* the round is not over */
-  bool first;     /* this is rank 0 */
+  /* true: the copies divide the answers of each request; false: the copies divide the requests */
+  bool by_answer;
+  bool open;  /* true: the round has not ended */
+  bool first; /* this is rank 0 */
   const rf_reply_loop *loop;
 };
 
@@ -90,7 +91,7 @@ void rf_shares_add_counts(const rf_shares *s, rf_generate_counts *counts) {
   for (size_t i = 0; i < sizeof add / sizeof *add; i++) *sum[i] += add[i];
 }
 
-/* ---- answers from and for other ranks -------------------------------------------------------- */
+/* ---- answers to and from other ranks -------------------------------------------------------- */
 
 rf_status rf_shares_give(rf_shares *s, const rf_replies *a, int sample, rf_error *error) {
   unsigned char *data;
@@ -102,7 +103,7 @@ rf_status rf_shares_give(rf_shares *s, const rf_replies *a, int sample, rf_error
   return status;
 }
 
-/* Takes an answer of another copy, and tells the caller of the loop. */
+/* Unpacks an answer of another copy, and calls loop->taken. */
 static rf_status take(void *self, const unsigned char *data, int64_t bytes, rf_error *error) {
   rf_shares *s = self;
   rf_packed_of of;
@@ -198,7 +199,7 @@ static rf_status run(rf_generator *g, const rf_reply_loop *loop, bool *stopped, 
     bool works = rf_generator_busy(g) && !*stopped, over;
     uint32_t flags;
     rf_status status = works ? rf_replies_step(g, loop, error) : RAFTER_OK;
-    /* a pass that a signal ended has no results; `stepped` sees the signal too */
+    /* a pass that a signal has ended has no results; `stepped` also checks for the signal */
     if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) return status;
     const rf_copies_state state = state_of(g, !works);
     RF_TRY(rf_copies_exchange(s->copies, &state, take, s, &over, &flags, error));
@@ -208,7 +209,7 @@ static rf_status run(rf_generator *g, const rf_reply_loop *loop, bool *stopped, 
     } else if (!*stopped) {
       *stopped = !loop->stepped(loop->self, (int)(rf_generator_counts(g).tokens - before));
       *left = *stopped && !rf_copies_said(s->copies);
-      if (*left) return RAFTER_OK; /* the caller failed, and ends the process */
+      if (*left) return RAFTER_OK; /* the caller has failed, and will end the process */
     }
   }
   return RAFTER_OK;

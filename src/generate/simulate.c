@@ -24,10 +24,11 @@ typedef struct simulation {
   rf_plan *plan[2];
   rf_pass_prices *prices[2];
   rf_extent *extent;       /* (slots) */
-  int drafted;             /* drafted tokens of an answer in a pass; 0: none */
-  rf_pass_prices *drafter; /* prices of the draft model's passes; NULL: none */
-  double expected;         /* expected tokens of an answer in such a pass */
-  /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
+  int drafted;             /* number of drafted tokens of an answer in a pass; 0: no drafts */
+  rf_pass_prices *drafter; /* predicted times of the draft model's passes; NULL: no draft model */
+  double expected;         /* expected tokens of an answer in a pass with drafts */
+  /* true: only decoding. Another machine has computed the cache of each prompt, so only the last
+   * token of a prompt is computed here. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   rf_plan_totals total;
@@ -37,17 +38,19 @@ typedef struct simulation {
   int64_t count, next, reported, gaps;
   double clock;
   double *first, *last; /* (count): time of each request's first and last token. */
-  double *from;         /* (count): times count from here: the arrival, or (closed loop) the sending */
-  double *began;        /* (answers): time of each answer's first token, in order of request and sample. */
-  /* (answers): see rf_serve_stats. All arrays of doubles are one allocation, which begins at
-   * `first`. */
+  /* (count): start of each request's times: its arrival, or in a closed loop the time when it is
+   * sent */
+  double *from;
+  double *began; /* (answers): time of each answer's first token, in order of request and sample. */
+  /* (answers): see rf_serve_stats. One allocation, which begins at `first`, holds all arrays of
+   * doubles. */
   double *ttft, *tpot, *latency;
   int64_t *base; /* (count): index in `began` of the request's first answer. */
   int32_t *tokens;
 } simulation;
 
-/* Seconds of a pass with one row for each answer. A pass that verifies drafts gives `expected`
- * tokens, so one token takes a part of its seconds. */
+/* Seconds of a pass with one row for each answer. A pass with drafts gives `expected` tokens per
+ * answer, so the seconds per token are those of the pass divided by `expected`. */
 static double decode_seconds(simulation *s, int count) {
   rf_pass_prices *prices = s->prices[RF_DECODE];
   rf_plan_totals plain = {0}, drafts = {0};
@@ -74,8 +77,8 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* Chooses an arbitrary token. It depends only on request, sample and position. An answer that is
- * shorter than its max_tokens ends with the stop token. */
+/* Chooses an arbitrary token. The token depends only on request, sample and position. If an answer
+ * is shorter than its max_tokens, its last token is the stop token. */
 static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int row, int worker,
                         rf_error *error) {
   const simulation *s = self;
@@ -87,7 +90,7 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   return RAFTER_OK;
 }
 
-/* Chooses the number of drafts that is best for full batches and contexts. */
+/* Chooses the number of drafts with the highest rate for full batches and full contexts. */
 static rf_status open_drafts(const rf_infer_settings *settings, simulation *s, rf_error *error) {
   const rf_build_options *b = &settings->plan.build;
   rf_speculation_found found;
@@ -105,7 +108,7 @@ static rf_status open_drafts(const rf_infer_settings *settings, simulation *s, r
 
 static rf_status open_engine(const rf_infer_settings *settings, simulation *s, rf_error *error) {
   rf_infer_settings plain = *settings;
-  plain.plan.build.draft = 0; /* the texts are not real, so nothing is drafted */
+  plain.plan.build.draft = 0; /* simulated texts have no real tokens, so no tokens are looked up as drafts */
   RF_TRY(rf_generate_plans(settings, &s->plan[RF_PREFILL], &s->plan[RF_DECODE], error));
   RF_TRY(rf_plan_require_fit(s->plan[RF_PREFILL], error));
   RF_TRY(rf_generator_new(&plain, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
@@ -172,7 +175,8 @@ static void close_simulation(simulation *s) {
   free(s->tokens);
 }
 
-/* Submits a prompt. Its first `shared` tokens are equal in all requests, the others unique. */
+/* Submits a prompt. The first `shared` tokens are equal in all requests, and all other tokens
+ * differ. */
 static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
@@ -190,7 +194,8 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   return rf_generator_submit(s->g, &request, NULL, error);
 }
 
-/* Request ids count from 0 in the order of submission: they index the list of arrivals. */
+/* Request ids count from 0 in the order of submission, so an id is an index in the list of
+ * arrivals. */
 static void count_events(simulation *s, const rf_event *event, int count) {
   for (int e = 0; e < count; e++) {
     int64_t i = event[e].request, at = s->base[i] + event[e].sample;
@@ -206,14 +211,14 @@ static void count_events(simulation *s, const rf_event *event, int count) {
   }
 }
 
-/* Whether the next request is sent now. Answers have a number in the order of submission. */
+/* Returns true if the next request is sent now. Answers are numbered in the order of submission. */
 static bool is_due(const simulation *s) {
   if (s->next == s->count || s->list[s->next].at > s->clock) return false;
   return !s->clients || s->base[s->next] - s->reported < s->clients;
 }
 
-/* A loop of its own (compare replies.h): requests arrive on the simulated clock, and simulated
- * tokens have no replies. */
+/* Runs steps without the loop of replies.h, because requests arrive on a simulated clock and
+ * simulated tokens have no replies. */
 static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   int64_t waiting = 0;
   double before = 0;
@@ -244,7 +249,8 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A kind of simulation, and where to put the times of each request (count; NULL: nowhere). */
+/* Kind of a simulation, and arrays (count) for the times of each request. NULL: the times are not
+ * wanted. */
 typedef struct wanted {
   bool remote_prefill;
   int64_t clients;
@@ -304,9 +310,10 @@ rf_status rf_simulate_closed(const rf_infer_settings *settings, int64_t clients,
 typedef struct apart {
   const rf_arrival *list;
   int64_t count;
-  /* (count) each, in one allocation: time of each request's first and last token, and scratch. */
+  /* Three arrays (count) in one allocation: time of each request's first token, time of its last
+   * token, and scratch memory. */
   double *first, *last, *scratch;
-  rf_arrival *stage; /* Requests for the machine that is simulated. */
+  rf_arrival *stage; /* Requests for the machine whose simulation runs now. */
 } apart;
 
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
@@ -337,8 +344,8 @@ static void transfer(apart *a, const rf_infer_settings *decode, double link_bps,
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
-/* Simulates the decoding of all tokens after the first token. An answer of one token ends with its
- * first token. */
+/* Simulates the decoding of all tokens after the first token. An answer with one token ends with
+ * its first token. */
 static rf_status decode_apart(apart *a, const rf_infer_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
   int64_t given = 0;
@@ -348,7 +355,7 @@ static rf_status decode_apart(apart *a, const rf_infer_settings *decode, rf_serv
     a->stage[given] = a->list[i];
     a->stage[given].at = a->first[i];
     a->stage[given].samples = 1;
-    /* here, the prompt includes the first token of the answer */
+    /* the second machine takes the first token of the answer as the last token of the prompt */
     a->stage[given].prompt = a->list[i].prompt + 1;
     a->stage[given++].answer = a->list[i].answer - 1;
   }

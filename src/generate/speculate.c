@@ -15,12 +15,12 @@ void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, 
 }
 
 typedef struct prices {
-  rf_pass_prices *decode, *drafter; /* drafter: NULL if drafts cost no time */
+  rf_pass_prices *decode, *drafter; /* drafter: times of the draft model; NULL: drafts cost no time */
   rf_extent *part;                  /* (parts) */
-  double *seconds;                  /* (most + 1): entry n is for a pass with n drafts */
+  double *seconds;                  /* (most + 1): entry n: seconds of a pass with n drafts */
 } prices;
 
-/* Seconds of a pass in which each answer drafts `drafted` tokens. */
+/* Returns the seconds of a pass in which each answer drafts `drafted` tokens. */
 static double price(const rf_speculation *s, const prices *p, int drafted, rf_plan_totals *total) {
   double seconds = 0;
   for (int i = 0; i < s->parts; i++) p->part[i] = (rf_extent){1, s->context};
@@ -39,7 +39,8 @@ static int best_of(const rf_speculation *s, const double *seconds, double accept
   return best;
 }
 
-/* The gain grows with the acceptance, so the search halves an interval. */
+/* Returns the acceptance above which drafts save time. The gain grows with the acceptance, so a
+ * binary search finds it. */
 static double wins_from(const rf_speculation *s, const double *seconds) {
   double no = 0, yes = 1;
   if (!best_of(s, seconds, 1)) return 2;

@@ -59,13 +59,13 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
     while (k > 0 && s->text[k] != byte) k = s->border[k - 1];
     if (s->text[k] == byte) k++;
     if (k == s->bytes && found < 0) found = i;
-    state->matched[i] = (uint8_t)k; /* k fits in 8 bits, unless a stop string ends here */
+    state->matched[i] = (uint8_t)k; /* if no stop string ends here, k is at most 255 */
   }
   return found;
 }
 
-/* The text is the bytes that were held back, followed by `bytes`. Releases the first `upto` bytes
- * of the text and holds back the next `keep` bytes. */
+/* The held-back bytes, followed by `bytes`, form a text. Releases the first `upto` bytes of this
+ * text and holds back the next `keep` bytes. */
 static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t keep, rf_stop_text *text) {
   const uint8_t *old = state->held[state->side];
   uint8_t *fresh = state->held[!state->side];
@@ -90,7 +90,7 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     state->found = found + 1;
     return true;
   }
-  size_t keep = 0; /* Length of the longest prefix of a stop string that is the end of the text. */
+  size_t keep = 0; /* Length of the longest prefix of a stop string with which the text ends. */
   for (int64_t i = 0; i < state->stop->string_count; i++)
     if (state->matched[i] > keep) keep = state->matched[i];
   release(state, bytes, (size_t)state->held_bytes + count - keep, keep, text);

@@ -1,7 +1,7 @@
-/* stop.h - ends an answer at a stop string, while its bytes arrive piece by piece.
+/* stop.h - ends an answer at a stop string, although the text arrives piece by piece.
  *
  * The strings are compiled once. Any number of answers may share one rf_stop; each answer has its
- * own rf_stop_state. The time is proportional to the length of the text times the number of
+ * own rf_stop_state. The time is proportional to the length of the text multiplied by the number of
  * strings. */
 #ifndef RF_STOP_H
 #define RF_STOP_H
@@ -11,8 +11,8 @@
 enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256 };
 
 typedef struct rf_stop_options {
-  const rf_span *strings; /* May have any bytes; rf_stop_open copies the strings. */
-  int64_t string_count;   /* 0 to RF_STOP_STRINGS strings; a string has 1 to RF_STOP_BYTES bytes. */
+  const rf_span *strings; /* Strings of any bytes, which rf_stop_open copies. */
+  int64_t string_count;   /* 0 to RF_STOP_STRINGS. A string has 1 to RF_STOP_BYTES bytes. */
   bool include;           /* true: the text includes the stop string. */
 } rf_stop_options;
 
@@ -27,24 +27,25 @@ typedef struct rf_stop {
   bool include;
 } rf_stop;
 
-/* The state of one answer. The initial state is {.stop = stop}. */
+/* State of one answer. The initial state is {.stop = stop}. */
 typedef struct rf_stop_state {
   const rf_stop *stop;
   /* For each stop string: length of its longest prefix that is a suffix of the text so far. */
   uint8_t matched[RF_STOP_STRINGS];
-  /* held[side]: the bytes that are held back now. held[!side]: those before the last call. */
+  /* held[side]: bytes that are held back now. held[!side]: bytes that were held back before the
+   * last call. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
-  int32_t found; /* 1 + index of the stop string that was found; 0: none. */
+  int32_t found; /* 1 + index of the found stop string; 0: no stop string. */
 } rf_stop_state;
 
-/* Text that may be shown now: released[0], then released[1]. It is valid until the next call with
- * the same state, and while the input bytes exist. */
+/* Text that may be shown now: released[0], then released[1]. The spans are valid until the next
+ * call with the same state, and while the input bytes exist. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
 
-/* RAFTER_INVALID: there are too many strings, or a string is empty or too long. */
+/* Returns RAFTER_INVALID if there are too many strings, or if a string is empty or too long. */
 rf_status rf_stop_open(const rf_stop_options *options, rf_stop *stop, rf_error *error);
 /* Like rf_stop_open, from NUL-terminated strings. */
 rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
@@ -52,11 +53,11 @@ void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
 /* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases the bytes that
- * cannot be part of a stop string. When a stop string was found, returns true and sets
- * state->found. This is the stop string that ends first in the text. If several end there, it is
- * the first of them in the list. The text after a stop string is dropped. Allocates nothing. */
+ * cannot be part of a stop string. If the text contains a stop string, returns true and sets
+ * state->found. If it contains several, takes the string that ends first, and among strings that
+ * end together the first of the list. Text after the stop string is dropped. Allocates nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
-/* Ends an answer without a stop string: releases the bytes that were held back. */
+/* Ends an answer that has no stop string, and releases the held-back bytes. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);
 
 #endif
