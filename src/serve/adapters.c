@@ -1,6 +1,6 @@
 /* adapters.c - see adapters.h. The HTTP threads read the files of adapters. Only the engine's
- * thread may change the generator, so an HTTP thread gives it a task and waits for the end of
- * the step. */
+ * thread may change the generator. So an HTTP thread gives the engine a task, and waits until the
+ * current step has ended. */
 #include "serve/adapters.h"
 
 #include "serve/call.h"
@@ -29,7 +29,8 @@ rf_status rf_adapters_start(rf_server *s, rf_error *error) {
   s->adapters = rf_named_adapters_new();
   for (int i = 0; i < of->adapter_count; i++) {
     char name[RF_ADAPTER_NAME + 1];
-    const char *end = strchr(of->adapters[i], '='); /* the command has checked that the value has a '=' */
+    /* the command has already checked that the value contains '=' */
+    const char *end = strchr(of->adapters[i], '=');
     size_t bytes = (size_t)(end - of->adapters[i]);
     if (bytes > RF_ADAPTER_NAME)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -43,7 +44,7 @@ rf_status rf_adapters_start(rf_server *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the tasks that the engine's thread does for HTTP threads -------------------------------- */
+/* ---- tasks that HTTP threads give to the engine's thread ---------------------------------- */
 
 struct rf_adapter_task {
   const rafter_adapter *load; /* NULL: unload `id` */
@@ -79,7 +80,7 @@ void rf_adapters_refuse(rf_server *s) {
   }
 }
 
-/* Returns false if the server stops. */
+/* Gives the engine a task and waits for the task's end. Returns false if the server stops. */
 static bool give_task(rf_server *s, struct rf_adapter_task *t, rf_wrong *wrong) {
   pthread_mutex_lock(&s->lock);
   bool draining = s->draining;
@@ -119,8 +120,8 @@ static bool outside(rf_call *c) {
                       "lora_path is outside of the folder from which this server loads adapters");
 }
 
-/* The folder of lora_path, without links. It is inside the folder of adapters. A path outside gets
- * one answer, whether it exists or not. */
+/* Resolves the links in lora_path. The result must be inside the folder of adapters. For a path
+ * outside, the answer does not reveal whether the path exists. */
 static bool resolve(rf_call *c, char folder[PATH_MAX]) {
   const char *given = c->ask.lora_path, *root = c->server->settings->adapter_folder;
   char whole[2 * PATH_MAX], base[PATH_MAX];
@@ -178,8 +179,8 @@ bool rf_adapters_load(rf_call *c, rf_body *out, const char **type) {
   return loaded;
 }
 
-/* The name is removed first, so that no new request finds the adapter. Requests that already use
- * the adapter finish. */
+/* Removes the name first, so that no new request finds the adapter. Requests that already use the
+ * adapter can finish. */
 bool rf_adapters_unload(rf_call *c, rf_body *out, const char **type) {
   if (!read_body(c)) return false;
   const char *name = c->ask.lora_name;

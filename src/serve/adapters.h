@@ -1,4 +1,5 @@
-/* adapters.h - the adapters that a server starts with, and those that clients load and unload. */
+/* adapters.h - loads the adapters with which a server starts, and adapters that clients load and
+ * unload. */
 #ifndef RF_SERVE_ADAPTERS_H
 #define RF_SERVE_ADAPTERS_H
 
@@ -8,15 +9,16 @@
 struct rf_server;
 struct rf_call;
 
-/* Loads the adapters that the server starts with. */
+/* Loads the adapters with which the server starts. */
 rf_status rf_adapters_start(struct rf_server *server, rf_error *error);
-/* Answer POST /v1/load_lora_adapter and /v1/unload_lora_adapter. They wait for the end of a
- * step. */
+/* These functions answer POST /v1/load_lora_adapter and /v1/unload_lora_adapter. They wait until
+ * the current step has ended. */
 bool rf_adapters_load(struct rf_call *call, rf_body *out, const char **type);
 bool rf_adapters_unload(struct rf_call *call, rf_body *out, const char **type);
 
-/* Called by the engine's thread between two steps, under the server's lock. Loads and unloads the
- * adapters for which requests wait. When the engine ends, refuses these requests. */
+/* The engine's thread calls these functions between two steps, under the server's lock.
+ * rf_adapters_work loads and unloads the adapters for which requests wait. rf_adapters_refuse
+ * refuses these requests when the engine ends. */
 void rf_adapters_work(struct rf_server *server);
 void rf_adapters_refuse(struct rf_server *server);
 

@@ -1,4 +1,5 @@
-/* ask.c - reads a request's body: the JSON, its names, and the rules between fields. */
+/* ask.c - reads a request's body: parses the JSON, finds its fields, and checks rules between
+ * fields. */
 #include "serve/ask.h"
 
 #include "base/json.h"
@@ -39,8 +40,8 @@ static const rf_ask_field *field_of(const char *name, rf_ask_kind kind) {
   return NULL;
 }
 
-/* Adds the name of an unknown field to ask->ignored. The list becomes a header, so other characters
- * than those of names become '?'. */
+/* Adds the name of an unknown field to ask->ignored. The list becomes an HTTP header, so characters
+ * that a header cannot contain become '?'. */
 static void note_unknown(rf_ask *ask, const char *name) {
   size_t used = strlen(ask->ignored), room = sizeof ask->ignored;
   if (used + 80 > room) return;
@@ -63,7 +64,7 @@ static bool read_fields(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong)
   return true;
 }
 
-/* True if the body has the field, and it is not null. */
+/* Returns true if the body has the field and the field is not null. */
 static bool has(const rf_ask *ask, const char *name) {
   const json_t *value = json_object_get(ask->body, name);
   return value && !json_is_null(value);
@@ -86,7 +87,7 @@ static bool check_answers(const rf_ask_rules *rules, const rf_ask *ask, rf_wrong
   return true;
 }
 
-/* Whether log-probabilities of prompts are needed, and with how many alternatives. */
+/* Sets whether the answer needs log-probabilities of prompts, and how many alternatives. */
 static bool check_scores(rf_ask *ask, rf_wrong *wrong) {
   bool echoed = ask->echo && ask->logprobs;
   int32_t top = ask->prompt_logprobs ? ask->prompt_top : 0;
@@ -99,7 +100,7 @@ static bool check_scores(rf_ask *ask, rf_wrong *wrong) {
   return true;
 }
 
-/* Rules between the fields of a request for answers. */
+/* Checks rules between the fields of a request for answers. */
 static bool check_answer(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong) {
   bool chat = ask->kind == RF_ASK_CHAT;
   if (chat && !ask->messages) return missing(wrong, "messages", "a list of messages");

@@ -1,4 +1,5 @@
-/* ask.h - a request's JSON body, checked. Bodies are hostile: every field has a type and bounds. */
+/* ask.h - reads and checks the JSON body of a request. Clients may be hostile, so every field has a
+ * type and bounds. */
 #ifndef RF_ASK_H
 #define RF_ASK_H
 
@@ -15,7 +16,9 @@ enum {
   RF_ASK_BIASES = 1024,
   RF_ASK_SAMPLES = 128, /* n */
   RF_ASK_SCORES =
-      1 << 18, /* maximum of prompt tokens x (alternatives + 1), for prompt_logprobs, or echo with logprobs */
+      /* maximum of prompt tokens x (alternatives + 1), for prompt_logprobs and for echo with
+       * logprobs */
+  1 << 18,
   RF_ASK_TOOLS = 1024,
   RF_ASK_TOOL_NAME = 64 /* bytes */
 };
@@ -29,16 +32,17 @@ typedef enum rf_ask_kind {
   RF_ASK_UNLOAD = 32
 } rf_ask_kind;
 
-/* The rules of one server. Texts are borrowed. */
+/* Rules of one server. The server owns the texts. */
 typedef struct rf_ask_rules {
   const char *model, *alias; /* names of the model; the alias may be NULL */
   int64_t vocab, context;
-  int64_t max_tokens;                 /* max_tokens of requests that give none */
-  int64_t answers;                    /* maximum answers of one request: its prompts x n */
+  int64_t max_tokens;                 /* default of max_tokens */
+  int64_t answers;                    /* maximum number of answers to one request: prompts x n */
   bool strict;                        /* refuse unknown fields */
-  rafter_request defaults;            /* sampling settings of requests without these fields */
+  rafter_request defaults;            /* default sampling settings */
   struct rf_named_adapters *adapters; /* further models; NULL: none */
-  /* The chat template, whether it renders tools, and its format of calls. NULL: none. */
+  /* chat_template: NULL: none. knows_tools: true if the template renders tools. tool_format: the
+   * template's format of calls; NULL: none. */
   const char *chat_template;
   bool knows_tools;
   const rf_tool_format *tool_format;
@@ -55,45 +59,47 @@ typedef struct rf_ask {
   rf_ask_kind kind;
   json_t *body;           /* owns all texts of the request */
   rafter_request request; /* the request, without tokens, stop, bias and owner */
-  int64_t prompts;        /* number of prompts of a completion: texts or lists of ids; otherwise 1 */
-  json_t *messages;       /* owned: messages of plain texts; NULL: none */
-  const char *model;      /* name of the adapter that answers; NULL: the model without an adapter */
-  bool seeded;            /* the request gives a seed */
+  int64_t prompts;   /* number of prompts of a completion, which are texts or lists of ids; otherwise 1 */
+  json_t *messages;  /* messages with plain texts, owned; NULL: none */
+  const char *model; /* name of the adapter that answers; NULL: the model without an adapter */
+  bool seeded;       /* the request gives a seed */
   bool stream, usage, usage_always; /* stream_options: include_usage, continuous_usage_stats */
   bool logprobs, echo, token_ids;
-  bool prompt_logprobs; /* the answer lists the prompt's log-probabilities, and prompt_top alternatives of
-                           each token */
+  /* true: the answer lists the prompt's log-probabilities, and prompt_top alternatives of each
+   * token */
+  bool prompt_logprobs;
   int32_t prompt_top;
-  bool scores; /* log-probabilities of the prompts are needed; request.prompt_top is set */
+  bool scores; /* true: log-probabilities of the prompts are needed, and request.prompt_top is set */
   bool add_special, pieces, opens_answer; /* of /tokenize */
-  const char *lora_name, *lora_path; /* in requests to load or unload an adapter: its name and its folder */
+  /* name and folder of the adapter, in requests to load or unload an adapter */
+  const char *lora_name, *lora_path;
   const char *stop[RF_ASK_STOPS];
   rafter_logit_bias *bias;
-  /* The form of the answer, and the field that gives it. NULL: any form. */
+  /* form_field: field of the body that gives the form of the answer; NULL: any form. */
   const char *form_field;
   rafter_form form;
   char *form_text; /* owned */
   size_t form_bytes;
-  const json_t *tools; /* the tools of the body; NULL: the body has none, or tool_choice is "none" */
+  const json_t *tools; /* tools of the body; NULL: the body has no tools, or tool_choice is "none" */
   rf_tool_choice tool_choice;
   const char *tool_name;
   bool several_calls; /* parallel_tool_calls */
-  bool uses_tools;    /* a message has calls, or is the result of one */
+  bool uses_tools;    /* true: a message has calls, or is the result of a call */
   char ignored[400];  /* names of unknown fields, joined by ", " */
 } rf_ask;
 
-/* Reads a body. Returns false and fills `wrong` if the body cannot be answered. Free the ask in any
- * case. */
+/* Reads a body. If the request is invalid, returns false and fills `wrong`. The caller frees `ask`
+ * in both cases. */
 bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
                  rf_wrong *wrong);
-/* Whether `name` names the server's model or an adapter; otherwise fills `wrong`. *adapter gets the
- * adapter's id; 0: the model. */
+/* Returns true if `name` names the server's model or an adapter. Otherwise fills `wrong`. *adapter
+ * is the adapter's id, or 0 for the model. */
 bool rf_ask_model(const rf_ask_rules *rules, const char *param, const char *name, int64_t *adapter,
                   rf_wrong *wrong);
 void rf_ask_free(rf_ask *ask); /* {0} is allowed */
 
-/* Prompt `index` of a completion as ids. *ids is NULL if the prompt is a text, which belongs to the
- * body. Free *ids with free(). */
+/* Returns prompt `index` of a completion as token ids. If the prompt is a text, *ids is NULL, and
+ * `body` owns *text. Free *ids with free(). */
 bool rf_ask_prompt(const rf_ask_rules *rules, const rf_ask *ask, int64_t index, const char **text,
                    size_t *bytes, int32_t **ids, int64_t *count, rf_wrong *wrong);
 
@@ -108,16 +114,16 @@ struct rf_ask_field {
   size_t at;
   double least, most;
 };
-extern const rf_ask_field RF_ASK_FIELDS[]; /* ends with a row without a name */
+extern const rf_ask_field RF_ASK_FIELDS[]; /* the last row has no name */
 
 /* ---- for the files ask*.c -------------------------------------------------------------------- */
 
 /* Fills `wrong` with "FIELD has the wrong type (expected WHAT, got TYPE)" and returns false. */
 bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value);
-/* Reads messages into ask->messages, as templates take them. */
+/* Reads messages into ask->messages, in the form that chat templates expect. */
 bool rf_ask_messages(const rf_ask_rules *rules, const json_t *value, rf_ask *ask, rf_wrong *wrong);
-/* Reads the calls of an assistant's message. `ids` is an object that gets their ids. NULL: `wrong`
- * is set. */
+/* Reads the calls of an assistant's message, and adds the ids of the calls to the object `ids`.
+ * NULL: `wrong` is set. */
 json_t *rf_ask_calls(const rf_ask_rules *rules, const json_t *calls, size_t index, json_t *ids,
                      rf_wrong *wrong);
 bool rf_ask_wrong_message(rf_wrong *wrong, size_t index, const char *field, const char *what);
@@ -129,7 +135,8 @@ bool rf_ask_tool_choice(const rf_ask_rules *rules, const rf_ask_field *field, co
 /* Checks the fields about tools after all fields are read. If the answer must be a call, sets the
  * form. */
 bool rf_ask_check_tools(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong);
-/* Takes the form of the answer, and its malloc'ed text. A request cannot have two forms. */
+/* Sets the form of the answer, and takes ownership of the malloc'ed text. A request cannot have two
+ * forms. */
 bool rf_ask_take_form(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,
                       rf_wrong *wrong);
 /* Read response_format and structured_outputs. */

@@ -1,4 +1,4 @@
-/* ask_fields.c - the table of the fields of requests, and their readers. */
+/* ask_fields.c - the table of request fields, and a reader for each field. */
 #include "serve/ask.h"
 #include "serve/names.h"
 
@@ -19,7 +19,7 @@ static bool out_of_range(rf_wrong *wrong, const field *f, double got) {
                       got);
 }
 
-/* A whole number, which may be written as 3.0. */
+/* Reads a whole number, which may also be written as 3.0. */
 static bool whole(const field *f, const json_t *value, int64_t *number, rf_wrong *wrong) {
   double real = json_number_value(value);
   if (!json_is_number(value) || (json_is_real(value) && (real != floor(real) || fabs(real) > 9e15)))
@@ -40,7 +40,7 @@ static bool number(const rules *r, const field *f, const json_t *value, rf_ask *
   return true;
 }
 
-/* In a rafter_request, a top_p of 0 means unset. In this program, a top_p of 0 keeps only the
+/* In a rafter_request, a top_p of 0 means unset. In a request's JSON, a top_p of 0 keeps only the
  * likeliest token. */
 static bool top_p(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   if (!number(r, f, value, ask, wrong)) return false;
@@ -52,7 +52,7 @@ static bool top_k(const rules *r, const field *f, const json_t *value, rf_ask *a
   int64_t k = 0;
   (void)r;
   if (!whole(f, value, &k, wrong)) return false;
-  ask->request.top_k = k > 0 ? (int32_t)k : 0; /* -1 is vLLM's word for all tokens */
+  ask->request.top_k = k > 0 ? (int32_t)k : 0; /* -vLLM also accepts -1 for all tokens */
   return true;
 }
 
@@ -89,7 +89,7 @@ static bool flag(const rules *r, const field *f, const json_t *value, rf_ask *as
   return true;
 }
 
-/* `logprobs` of chats is a flag; that of completions is a number of alternatives. */
+/* In chats, `logprobs` is a flag. In completions, `logprobs` is a number of alternatives. */
 static bool logprobs(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   int64_t top = 0;
   if (ask->kind == RF_ASK_CHAT) return flag(r, f, value, ask, wrong);
@@ -217,7 +217,7 @@ static bool messages(const rules *r, const field *f, const json_t *value, rf_ask
   return rf_ask_messages(r, value, ask, wrong);
 }
 
-/* Reads a field that does not change any answer. */
+/* Accepts a field that does not change any answer. */
 static bool accept(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   (void)r;
   (void)f;
@@ -227,7 +227,8 @@ static bool accept(const rules *r, const field *f, const json_t *value, rf_ask *
   return true;
 }
 
-/* True for a value that asks for nothing: false, "", "none", [], ["text"], {"type": "text"}. */
+/* Returns true for a value that asks for nothing, such as false, "", "none", [], ["text"] or
+ * {"type": "text"}. */
 static bool asks_nothing(const json_t *value) {
   const json_t *type = json_is_object(value) ? json_object_get(value, "type") : value;
   if (json_is_array(value) && !json_array_size(value)) return true;

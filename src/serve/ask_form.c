@@ -1,5 +1,5 @@
-/* ask_form.c - the fields that give the form of an answer: response_format as OpenAI spells it, and
- * structured_outputs as vLLM spells it. */
+/* ask_form.c - reads the fields that give the form of an answer: OpenAI's response_format, and
+ * vLLM's structured_outputs. */
 #include "serve/ask.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static bool take_text(rf_ask *ask, const char *field, rafter_form form, const js
   return rf_ask_take_form(ask, field, form, text, bytes, wrong);
 }
 
-/* Takes a schema, which is an object or a text with an object. */
+/* Takes a schema, which is a JSON object, or a text that contains a JSON object. */
 static bool take_schema(rf_ask *ask, const char *field, const char *name, const json_t *schema,
                         rf_wrong *wrong) {
   if (json_is_string(schema)) return take_text(ask, field, RAFTER_FORM_JSON_SCHEMA, schema, wrong);

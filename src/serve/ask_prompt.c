@@ -1,4 +1,4 @@
-/* ask_prompt.c - prompts and messages of a request's body. */
+/* ask_prompt.c - reads the prompts and messages of a request's body. */
 #include "serve/ask.h"
 
 #include "base/json.h"
@@ -15,7 +15,7 @@ bool rf_ask_wrong_message(rf_wrong *wrong, size_t index, const char *field, cons
   return rf_wrong_set(wrong, 400, "invalid_message", param, "%s: %s", param, what);
 }
 
-/* The name that chat templates have for a role; NULL: the server does not accept this role. */
+/* Returns the name of a role in chat templates; NULL: the server does not accept this role. */
 static const char *role_of(const json_t *role) {
   static const char *const ROLES[][2] = {{"system", "system"},
                                          {"developer", "system"},
@@ -43,7 +43,8 @@ static bool join_parts(const json_t *parts, size_t index, rf_body *out, rf_wrong
   return true;
 }
 
-/* Fields of an assistant's earlier answer that clients send back: null, or an empty list. */
+/* Returns true for null and for an empty list. Clients send such fields back in earlier answers of
+ * the assistant. */
 static bool is_empty(const json_t *value) {
   return !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
 }
@@ -66,7 +67,7 @@ static bool read_content(const json_t *message, size_t index, bool optional, jso
   return ok;
 }
 
-/* Reads the fields about calls: those of an assistant's message, or that of a result. */
+/* Reads the fields about calls in an assistant's message, or in the result of a call. */
 static bool read_calls(const rf_ask_rules *rules, const json_t *message, size_t index, json_t *ids,
                        json_t *to, rf_wrong *wrong) {
   const json_t *calls = json_object_get(message, "tool_calls"),

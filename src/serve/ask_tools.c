@@ -1,4 +1,4 @@
-/* ask_tools.c - tools, tool_choice, and the calls in messages, as OpenAI spells them. */
+/* ask_tools.c - reads OpenAI's fields tools and tool_choice, and the calls in messages. */
 #include "serve/ask.h"
 
 #include "base/json.h"
@@ -13,7 +13,7 @@ static bool is_function(const json_t *type) {
   return json_is_string(type) && !strcmp(json_string_value(type), FUNCTION);
 }
 
-/* Accepts only names that can be written in every template and format. */
+/* Accepts only names that every template and every format of calls can contain. */
 static bool good_name(const json_t *name) {
   const char *text = json_string_value(name);
   size_t bytes = json_string_length(name);
@@ -139,7 +139,8 @@ static bool wrong_call(rf_wrong *wrong, size_t index, size_t call, const char *f
   return rf_ask_wrong_message(wrong, index, path, what);
 }
 
-/* The arguments of a call as an object, as templates need them; NULL: the text is not an object. */
+/* Returns the arguments of a call as an object, which templates need; NULL: the text is not an
+ * object. */
 static json_t *read_arguments(const json_t *given) {
   const char *text = json_string_value(given);
   if (json_is_object(given)) return json_incref((json_t *)(uintptr_t)given);
@@ -151,7 +152,8 @@ static json_t *read_arguments(const json_t *given) {
   return NULL;
 }
 
-/* A copy of a call, with its arguments as the template takes them. NULL: they are wrong. */
+/* Returns a copy of a call, with arguments in the form that the template expects. NULL: the
+ * arguments are wrong. */
 static json_t *copy_call(const rf_ask_rules *rules, const json_t *call) {
   json_t *function = json_object_get(call, FUNCTION);
   json_t *arguments = read_arguments(json_object_get(function, "arguments"));

@@ -40,7 +40,7 @@ void rf_body_format(rf_body *out, const char *format, ...) {
   va_end(arguments);
 }
 
-/* Bytes of the UTF-8 character at `at`; 0: the bytes are invalid. */
+/* Returns the number of bytes of the UTF-8 character at `at`; 0: the bytes are invalid. */
 static size_t character(const char *at, size_t bytes) {
   const uint8_t *b = (const uint8_t *)at;
   /* Table 3-7 of the Unicode standard: the range of the second byte depends on the first byte. */
@@ -58,8 +58,8 @@ static size_t character(const char *at, size_t bytes) {
   return b[1] >= least && b[1] <= most ? length : 0;
 }
 
-/* Characters that JSON allows, but at which many clients end a line: U+0085, U+2028 and U+2029. An
- * event of a stream is one line. */
+/* Returns the escape of U+0085, U+2028 and U+2029, or NULL for other characters. JSON allows these
+ * three, but many clients end a line there, and an event of a stream must be one line. */
 static const char *line_end(const char *at, size_t length) {
   if (length == 2 && !memcmp(at, "\xc2\x85", 2)) return "\\u0085";
   if (length == 3 && !memcmp(at, "\xe2\x80\xa8", 3)) return "\\u2028";
@@ -72,7 +72,7 @@ void rf_body_string(rf_body *out, const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes;) {
     size_t plain = i;
     while (plain < bytes && at[plain] >= 0x20 && at[plain] != '"' && at[plain] != '\\' && at[plain] != 0x7f)
-      plain++; /* the type char is signed, so bytes of 0x80 or more also end the run */
+      plain++; /* the type char is signed, so bytes of 0x80 or more also end this loop */
     rf_body_bytes(out, at + i, plain - i);
     if (plain == bytes) break;
     i = plain;

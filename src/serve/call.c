@@ -1,4 +1,4 @@
-/* call.c - the answers of a call, and its end. */
+/* call.c - adds events to the answers of a call, and ends the call. */
 #include "serve/call.h"
 
 #include <stdlib.h>
@@ -117,7 +117,7 @@ static void end_answer(rf_call *c, rf_answer *a, const rafter_event *e, double n
   if (!c->left) rf_metrics_observe(&s->metrics, RF_HISTOGRAM_WHOLE, now - c->arrived);
 }
 
-/* Removes a call whose answers have all ended from the engine's list. */
+/* Removes a call from the engine's list, after all its answers have ended. */
 static void retire(rf_call *c) {
   rf_server *s = c->server;
   if (c->before) c->before->next = c->next;

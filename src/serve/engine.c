@@ -1,5 +1,5 @@
-/* engine.c - the thread that owns the generator: takes calls from the inbox, runs steps, and gives
- * events to the calls. Requests start in the order of their arrival. */
+/* engine.c - the thread that owns the generator. The thread takes calls from the inbox, runs steps,
+ * and passes events to the calls. Requests start in the order of their arrival. */
 #include "serve/call.h"
 
 #include <errno.h>
@@ -22,11 +22,11 @@ static void submit(rf_server *s, rf_call *c) {
   rafter_request r = c->ask.request;
   int64_t parts = c->ask.prompts;
   rf_call_activate(c);
-  c->refs++; /* the last answer of the last part may end here */
+  c->refs++; /* the last answer may end in this function, so this reference keeps the call */
   r.size = sizeof r;
   r.stop = c->ask.stop;
   r.bias = c->ask.bias;
-  r.keep = true; /* later turns of a conversation find their beginning in the cache */
+  r.keep = true; /* later turns of a conversation reuse this answer in the cache */
   for (int64_t i = 0; i < parts; i++) {
     rf_part *p = &c->part[i];
     rafter_error error = {0};
@@ -55,7 +55,7 @@ static void cancel(rf_server *s, rf_call *c) {
     if (c->part[i].request >= 0) rafter_generator_cancel(s->generator, c->part[i].request, -1);
 }
 
-/* Takes new calls, and cancels those whose clients have left or whose time is over. */
+/* Takes new calls. Cancels calls whose clients have left or whose time is over. */
 static void take_calls(rf_server *s, double now) {
   rf_wrong late;
   while (s->inbox) {
@@ -84,7 +84,7 @@ static void give_events(rf_server *s) {
   }
 }
 
-/* Waits for a call for a short time, so that a signal is noticed. */
+/* Waits for a call, but only for a short time, so that a signal is noticed. */
 static void wait_for_calls(rf_server *s) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
@@ -109,7 +109,7 @@ static void fail_calls(rf_server *s, const rf_wrong *wrong) {
   for (rf_call *c = s->active; c; c = c->next) rf_call_fail(c, wrong);
 }
 
-/* After a failed pass the generator cannot continue: every call ends with the error. */
+/* Ends every call with the error, because the generator cannot continue after a failed pass. */
 static void break_down(rf_server *s, const rf_error *error) {
   rf_wrong wrong;
   rf_wrong_set(&wrong, 500, NULL, NULL, "the server has failed: %s", error->message);
@@ -117,7 +117,7 @@ static void break_down(rf_server *s, const rf_error *error) {
   fail_calls(s, &wrong);
 }
 
-/* Ends the calls that have not ended within the time for draining. */
+/* Ends all calls that are still open after drain_seconds. */
 static void end_drain(rf_server *s) {
   rf_wrong wrong;
   rf_wrong_set(&wrong, 503, "shutting_down", NULL,
@@ -130,9 +130,9 @@ typedef struct drain {
   bool forced;
 } drain;
 
-/* Returns true when the last call has ended, or when the time is over. */
+/* Returns true after a signal, when the last call has ended or the time is over. */
 static bool drained(rf_server *s, drain *d, double now) {
-  const double last = 2; /* seconds for clients to read the errors of ended answers */
+  const double last = 2; /* seconds in which clients can read the errors of ended answers */
   if (!s->draining && rf_asked_to_stop(s->sink)) {
     s->draining = true;
     rf_note(s->sink, "stopping: %lld requests are open, new ones are refused\n", (long long)s->open_calls);

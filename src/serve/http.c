@@ -1,5 +1,6 @@
-/* http.c - the HTTP side: libmicrohttpd calls `handle` with the pieces of each request. Threads of
- * the library check requests and write answers. A connection is suspended while it waits. */
+/* http.c - receives HTTP requests. libmicrohttpd calls `handle` with each piece of a request.
+ * Threads of the library check requests and write answers. A connection is suspended while it
+ * waits. */
 #include "serve/call.h"
 #include "serve/page.h"
 
@@ -16,8 +17,9 @@ enum {
   THREADS = 4,
   MOST_CONNECTIONS = 4096,
   CONNECTION_BYTES = 32 << 10, /* maximum size of the headers of a request; longer headers get status 431 */
-  DISCARD = 64 << 20, /* maximum bytes of a refused body that are read; a client that still writes may not
-                         read the answer */
+  /* maximum bytes to read of a refused body; most clients read the answer only after sending the
+   * whole body */
+  DISCARD = 64 << 20,
   BLOCK = 16 << 10
 };
 
@@ -35,8 +37,8 @@ static void add_cors(const rf_call *c, struct MHD_Response *response) {
   if (strcmp(origin, "*")) add_header(response, "Vary", "Origin");
 }
 
-/* Seconds after which a refused client should try again: the expected time of the answers that are
- * before it in the queue. */
+/* Returns the seconds after which a refused client should try again. This is the expected time
+ * until all accepted answers have ended. */
 static int retry_after(rf_server *s) {
   pthread_mutex_lock(&s->lock);
   double seconds = s->mean_seconds * (double)s->open_answers / (s->slots > 0 ? s->slots : 1);
@@ -45,7 +47,7 @@ static int retry_after(rf_server *s) {
   return draining || !(seconds > 1) ? 1 : seconds > 60 ? 60 : (int)ceil(seconds);
 }
 
-/* At each visit, a browser asks whether its copy of the page is still that of this program. */
+/* At each visit, a browser asks whether its copy of the page is still the current version. */
 static void add_page_headers(const rf_page_file *page, struct MHD_Response *response) {
   char tag[24];
   rf_page_tag(page, tag);
@@ -107,7 +109,7 @@ static enum MHD_Result respond_wrong(rf_call *c) {
   return respond(c, c->wrong.status, "application/json", &body);
 }
 
-/* Answers a browser that asks whether a page may use the server. */
+/* Answers a browser that asks whether a page of another origin may use the server. */
 static enum MHD_Result respond_preflight(rf_call *c) {
   struct MHD_Response *response = rf_mhd.create_response_from_buffer(0, (char *)"", MHD_RESPMEM_PERSISTENT);
   if (!response) return MHD_NO;
@@ -152,7 +154,7 @@ static enum MHD_Result respond_stream(rf_call *c) {
       rf_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, read_stream, c, NULL);
   if (response) {
     add_header(response, "Content-Type", "text/event-stream; charset=utf-8");
-    add_header(response, "X-Accel-Buffering", "no"); /* nginx passes events on at once */
+    add_header(response, "X-Accel-Buffering", "no"); /* tells nginx not to buffer events */
   }
   return queue(c, 200, response);
 }
@@ -202,7 +204,7 @@ static void name_client(rf_call *c) {
     inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, c->from, sizeof c->from);
 }
 
-/* Finds faults that need no body. */
+/* Finds faults that are known before the body is read. */
 static void check_head(rf_call *c, const char *path, const char *method, bool draining) {
   const rf_server *s = c->server;
   const rf_route *other = NULL;
@@ -345,7 +347,7 @@ static void completed(void *self, struct MHD_Connection *connection, void **stat
 
 /* ---- the daemon ------------------------------------------------------------------------------ */
 
-/* Raises the limit of open files, and returns how many connections fit. */
+/* Raises the limit of open files, and returns the number of connections that this limit allows. */
 static unsigned connection_limit(void) {
   struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files)) return 256;

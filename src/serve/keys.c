@@ -1,5 +1,5 @@
-/* keys.c - API keys from a file, one a line. A comparison takes the same time for every key, so its
- * time says nothing about the keys. */
+/* keys.c - API keys from a file with one key per line. Every comparison takes the same time, so the
+ * time reveals nothing about the keys. */
 #include "serve/call.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* late.c - loads libmicrohttpd. The build found the library's file name. */
+/* late.c - loads libmicrohttpd. The build determines the library's file name. */
 #include "serve/late.h"
 
 #include <dlfcn.h>

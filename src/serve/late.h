@@ -1,5 +1,6 @@
-/* late.h - the functions of libmicrohttpd. The library is loaded when a server starts, because it
- * loads a TLS library, which would take longer than most commands. */
+/* late.h - the functions of libmicrohttpd. A server loads the library when it starts. Other
+ * commands do not, because libmicrohttpd loads a TLS library, which would take longer than most
+ * commands. */
 #ifndef RF_SERVE_LATE_H
 #define RF_SERVE_LATE_H
 
@@ -23,7 +24,7 @@ typedef struct rf_mhd_functions {
 #undef RF_POINTER
 extern rf_mhd_functions rf_mhd;
 
-/* Loads the library once. If it is missing, the error names it. */
+/* Loads the library once. If the library is missing, the error names it. */
 rf_status rf_mhd_load(rf_error *error);
 
 #endif

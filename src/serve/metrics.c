@@ -38,11 +38,11 @@ void rf_metrics_observe(rf_metrics *m, rf_histogram_kind kind, double value) {
   h->sum += value;
 }
 
-/* The start of the names, and the label of the model, which all lines have. */
+/* Parts that all lines have in common: the prefix of names, and the label of the model. */
 typedef struct lines {
   rf_body *out;
   const char *prefix;
-  rf_body model; /* model_name="...", with the escapes of a JSON string, which Prometheus has too */
+  rf_body model; /* model_name="...", with the escapes of JSON strings, which Prometheus also uses */
 } lines;
 
 static void head(const lines *l, const char *name, const char *type, const char *help) {

@@ -1,5 +1,5 @@
-/* metrics.h - counters and histograms, as Prometheus reads them. Names and buckets are those of
- * vLLM, so that its dashboards work. The caller locks. */
+/* metrics.h - counters and histograms for Prometheus. Names and buckets are those of vLLM, so that
+ * dashboards for vLLM work. The caller locks. */
 #ifndef RF_METRICS_H
 #define RF_METRICS_H
 
@@ -10,7 +10,7 @@ enum { RF_METRIC_BUCKETS = 24, RF_METRIC_CODES = 600 };
 typedef enum rf_histogram_kind {
   RF_HISTOGRAM_FIRST,     /* seconds from a request to its first token */
   RF_HISTOGRAM_BETWEEN,   /* seconds between tokens */
-  RF_HISTOGRAM_PER_TOKEN, /* an answer's seconds per token after the first */
+  RF_HISTOGRAM_PER_TOKEN, /* seconds per token of an answer, without its first token */
   RF_HISTOGRAM_WHOLE,     /* seconds of a request */
   RF_HISTOGRAM_PROMPT,    /* tokens of a prompt */
   RF_HISTOGRAM_ANSWER,    /* tokens of an answer */
@@ -25,11 +25,12 @@ typedef struct rf_metrics {
   int64_t finished[5];           /* answers by rafter_finish */
   int64_t code[RF_METRIC_CODES]; /* HTTP answers by status */
   int64_t prompt_tokens, tokens;
-  double busy_seconds; /* seconds in steps, including all work outside the forward passes */
+  double busy_seconds; /* seconds of all steps, including work outside the forward passes */
 } rf_metrics;
 
 void rf_metrics_observe(rf_metrics *metrics, rf_histogram_kind kind, double value);
-/* `running` answers have a token, and `waiting` answers wait for their first. */
+/* `running`: number of answers that have a token. `waiting`: number of answers that wait for their
+ * first token. */
 void rf_metrics_text(const rf_metrics *metrics, const rafter_counts *counts, int64_t running, int64_t waiting,
                      const char *prefix, const char *model, rf_body *out);
 

@@ -1,4 +1,4 @@
-/* page.c - see page.h. The build puts the files of page/ into the program. */
+/* page.c - see page.h. The build embeds the files of page/ in the program. */
 #include "serve/page.h"
 
 #include "base/base.h"
@@ -11,7 +11,7 @@
 #error "RF_SERVE_PAGE must be the folder of the page's files"
 #endif
 #define FILE_OF(name) ".incbin \"" RF_SERVE_PAGE "/" name "\"\n"
-/* The scripts form one file. core.js is first, because the others need its object. */
+/* All scripts form one file. core.js is first, because the other scripts need its object. */
 // clang-format off
 __asm__(".pushsection .rodata\n"
         ".hidden rf_page_html\n.globl rf_page_html\nrf_page_html:\n"
@@ -28,7 +28,7 @@ __asm__(".pushsection .rodata\n"
 // clang-format on
 extern const char rf_page_html[], rf_page_css[], rf_page_js[], rf_page_end[];
 
-/* After each file comes a zero byte, then the next file. */
+/* A zero byte follows each file, and then the next file begins. */
 static const rf_page_file FILES[] = {
     {"/", "text/html; charset=utf-8", rf_page_html, rf_page_css - 1},
     {"/page.css", "text/css; charset=utf-8", rf_page_css, rf_page_js - 1},

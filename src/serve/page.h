@@ -1,21 +1,21 @@
-/* page.h - the chat page at /: files that are part of the program. */
+/* page.h - the files of the chat page, which the program contains. */
 #ifndef RF_PAGE_H
 #define RF_PAGE_H
 
 #include <stddef.h>
 
 typedef struct rf_page_file {
-  const char *path, *type; /* path of the URL; Content-Type */
+  const char *path, *type; /* path: path of the URL. type: value of the header Content-Type. */
   const char *at, *end;
 } rf_page_file;
 
-/* The page may load and run only its own files, whatever a model writes. */
+/* This policy lets the page load and run only its own files, whatever text a model writes. */
 #define RF_PAGE_POLICY \
   "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " \
   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; " \
   "trusted-types 'none'"
 
-/* NULL: no file of the page has this path. */
+/* Returns NULL if no file of the page has this path. */
 const rf_page_file *rf_page_find(const char *path);
 
 /* Writes the file's ETag, with its quotes. */

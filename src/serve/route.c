@@ -9,7 +9,7 @@ static const char JSON[] = "application/json";
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* A model of the list; `parent` is the model of an adapter, or NULL. */
+/* Appends one model of the list. `parent` is the base model of an adapter, or NULL. */
 static void put_model(const rf_server *s, const char *name, int64_t created, const char *parent,
                       rf_body *out) {
   rf_body_text(out, "{\"id\":");
@@ -128,7 +128,7 @@ static bool encode_text(rf_call *c, rf_part *p) {
           rf_wrong_from(&c->wrong, 400, NULL, "prompt", &error));
 }
 
-/* Makes the ids of all prompts. */
+/* Encodes all prompts as token ids. */
 static bool encode(rf_call *c) {
   c->part = rf_must(calloc((size_t)c->ask.prompts, sizeof *c->part));
   for (int64_t i = 0; i < c->ask.prompts; i++) {
@@ -170,7 +170,7 @@ static bool check_lengths(rf_call *c) {
   return true;
 }
 
-/* Makes the arrays for log-probabilities of prompts. */
+/* Allocates the arrays for log-probabilities of prompts. */
 static bool make_scores(rf_call *c) {
   int64_t entries = c->prompt_tokens * (1 + c->ask.request.prompt_top);
   if (!c->ask.scores) return true;
@@ -184,7 +184,8 @@ static bool make_scores(rf_call *c) {
   return true;
 }
 
-/* Makes the constraint on this HTTP thread, so that steps of other requests do not wait for it. */
+/* Compiles the constraint on this HTTP thread, so that other requests do not wait for the
+ * compilation. */
 static bool make_constraint(rf_call *c) {
   const rf_ask *a = &c->ask;
   rafter_error error = {0};
@@ -219,7 +220,7 @@ static void choose_seed(rf_call *c) {
   r->seed >>= 2;
 }
 
-/* Whether the server can accept the answers of the call. The caller holds the lock. */
+/* Returns true if the server can accept the answers of the call. The caller holds the lock. */
 static bool has_room(rf_call *c) {
   const rf_server *s = c->server;
   if (s->draining) return rf_wrong_stopping(&c->wrong);
@@ -229,7 +230,8 @@ static bool has_room(rf_call *c) {
                       (long long)s->rules.answers);
 }
 
-/* A full queue refuses a request before its prompt and its form are read, which may take long. */
+/* Refuses a request early if the queue is full, because reading its prompt and its form may take
+ * long. */
 static bool check_room(rf_call *c) {
   c->answers = c->ask.prompts * c->ask.request.samples;
   pthread_mutex_lock(&c->server->lock);

@@ -64,7 +64,7 @@ static void say_ready(const rf_server *s, const rf_serve_socket *socket) {
     rf_note(s->sink, "warning: other machines can use this server without a key; give --api-key-file FILE\n");
 }
 
-/* Ends calls that the engine has left, after all connections are closed. */
+/* Releases the calls that the engine has not ended, after all connections are closed. */
 static void release_calls(rf_server *s) {
   rf_call *const lists[] = {s->active, s->inbox};
   for (int i = 0; i < 2; i++)
@@ -83,7 +83,7 @@ rf_status rf_serve(const rf_serve_settings *settings, const rf_serve_socket *soc
                  .wake = PTHREAD_COND_INITIALIZER,
                  .task_done = PTHREAD_COND_INITIALIZER};
   rf_status status = RAFTER_OK;
-  bool owns_socket = true; /* the HTTP server closes the socket that it got */
+  bool owns_socket = true; /* after rf_http_start succeeds, the HTTP server owns and closes the socket */
   RF_GO(rf_mhd_load(error));
   RF_GO(open_files(&s, error));
   RF_GO(open_model(&s, error));

@@ -1,4 +1,4 @@
-/* shape.c - answers as JSON in the shape of OpenAI's API, whole or as a stream of events. */
+/* shape.c - writes answers as JSON in the shape of OpenAI's API, whole or as a stream of events. */
 #include "serve/call.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static const char *finish_name(const rf_answer *a) {
   return a->finish == RAFTER_FINISH_LENGTH ? "length" : "abort";
 }
 
-/* the common fields of the answer's JSON object, without the closing brace */
+/* Appends the common fields of the answer's JSON object, without the closing brace. */
 static void head(const rf_call *c, const char *object, rf_body *out) {
   const rf_server *s = c->server;
   const char *model = c->ask.model ? c->ask.model : s->rules.model;
@@ -56,7 +56,7 @@ void rf_shape_piece(const rf_call *c, int32_t id, rf_body *out) {
   else rf_body_format(out, "\"token_id:%d\"", id);
 }
 
-/* "token", "logprob", "bytes" of one token in a chat's log-probabilities */
+/* Appends "token", "logprob" and "bytes" of one token in a chat's log-probabilities. */
 static void put_chat_token(const rf_call *c, int32_t id, float logprob, rf_body *out) {
   const char *text;
   size_t bytes;
@@ -87,10 +87,11 @@ static void put_chat_logprobs(const rf_call *c, const rf_answer *a, int64_t from
   rf_body_text(out, "],\"refusal\":null}");
 }
 
-/* One object of alternatives: {" the": -0.5}. Tokens with the same text have one entry. */
+/* Appends one object of alternatives, such as {" the": -0.5}. Tokens with the same text have one
+ * entry. */
 static void put_alternatives(const rf_call *c, const rf_answer *a, const struct rf_answer_token *t,
                              rf_body *out) {
-  rf_body seen = {0}; /* the names so far, each after a newline, which a JSON string never contains */
+  rf_body seen = {0}; /* names so far, each after a newline, because a JSON string never contains a newline */
   int written = 0;
   rf_body_text(out, "{");
   for (int32_t k = 0; k < t->tops; k++) {
@@ -116,7 +117,7 @@ static size_t characters(const char *text, size_t bytes) {
   return count;
 }
 
-/* Log-probabilities of a completion. Advances the offset of the answer's next token. */
+/* Appends the log-probabilities of a completion. Advances the offset to the answer's next token. */
 static void put_completion_logprobs(const rf_call *c, const rf_answer *a, int64_t from, size_t *offset,
                                     rf_body *out) {
   const char *text;
@@ -129,7 +130,8 @@ static void put_completion_logprobs(const rf_call *c, const rf_answer *a, int64_
   rf_body_text(out, "],\"token_logprobs\":[");
   for (int64_t i = from; i < a->count; i++) {
     rf_body_text(out, i > from ? "," : "");
-    if (isnan(a->token[i].logprob)) rf_body_text(out, "null"); /* the first token of a prompt */
+    /* the first token of a prompt has no log-probability */
+    if (isnan(a->token[i].logprob)) rf_body_text(out, "null");
     else rf_body_logprob(out, a->token[i].logprob);
   }
   rf_body_text(out, "],\"top_logprobs\":");
@@ -155,8 +157,8 @@ static void put_logprobs(const rf_call *c, const rf_answer *a, int64_t from, siz
   else put_completion_logprobs(c, a, from, offset, out);
 }
 
-/* Log-probabilities of an answer with `echo`: those of the prompt, then those of `a` (NULL: only
- * those of the prompt). */
+/* Appends the log-probabilities of an answer with `echo`: first those of the prompt, then those of
+ * `a`, which may be NULL. */
 static void put_echoed(const rf_call *c, const rf_part *p, const rf_answer *a, size_t *offset, rf_body *out) {
   rf_answer both = rf_scores_with(p, c->ask.request.top_logprobs, a);
   put_logprobs(c, &both, 0, offset, out);
@@ -165,7 +167,7 @@ static void put_echoed(const rf_call *c, const rf_part *p, const rf_answer *a, s
 
 /* ---- whole answers --------------------------------------------------------------------------- */
 
-/* The prompt of a completion with `echo`. A prompt of ids is decoded. */
+/* Appends the prompt of a completion with `echo`. Decodes a prompt that was given as ids. */
 static void echo(const rf_call *c, int64_t index, rf_body *text) {
   const rf_part *p = &c->part[index / c->ask.request.samples];
   char *decoded = NULL;
@@ -272,7 +274,7 @@ static void open_answer(rf_call *c, int64_t index, rf_body *out) {
   end_event(c, is_chat(c) && c->ask.token_ids && index == 0, out);
 }
 
-/* "delta" or "text" of an event, with `bytes` bytes of text from byte `from`. */
+/* Appends "delta" or "text" of an event, with `bytes` bytes of text from byte `from` on. */
 static void put_text(const rf_call *c, rf_answer *a, size_t from, size_t bytes, rf_body *out) {
   rf_body_text(out, !is_chat(c) ? "\"text\":"
                     : a->calls  ? "\"delta\":"
@@ -286,7 +288,7 @@ static void put_text(const rf_call *c, rf_answer *a, size_t from, size_t bytes, 
   if (is_chat(c)) rf_body_text(out, "}");
 }
 
-/* The tokens of an answer that the stream has not written, in one event. */
+/* Appends one event with all tokens of an answer that the stream has not yet sent. */
 static void put_news(rf_call *c, int64_t index, rf_body *out) {
   rf_answer *a = &c->answer[index];
   size_t from = a->sent ? a->token[a->sent - 1].text_end : 0, bytes = a->text.bytes - from;

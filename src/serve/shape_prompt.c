@@ -1,4 +1,4 @@
-/* shape_prompt.c - log-probabilities of prompts: their arrays, and their JSON as vLLM spells it. */
+/* shape_prompt.c - arrays for log-probabilities of prompts, and their JSON in the shape of vLLM. */
 #include "serve/call.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ void rf_scores_close(rf_part *p) {
   free(p->top_logprobs);
 }
 
-/* Adds the alternatives of one token of the prompt: the first `top` of the `have` that it has. */
+/* Adds the first `top` of the `have` alternatives of one token of the prompt. */
 static void add_top(rf_answer *to, const rf_part *p, int64_t t, int32_t have, int32_t top) {
   struct rf_answer_token *token = &to->token[t];
   token->top = (int32_t)to->tops;

@@ -1,4 +1,4 @@
-/* tool_calls.c - see tool_calls.h. The text is read byte by byte. */
+/* tool_calls.c - see tool_calls.h. The parser reads the text byte by byte. */
 #define _GNU_SOURCE /* memmem */
 #include "serve/call.h"
 
@@ -6,15 +6,15 @@
 #include <string.h>
 
 enum state {
-  TEXT,      /* reading content, or the start of an opening */
-  HEAD,      /* reading the name of a call, after an opening */
-  OBJECT,    /* a JSON object that does not begin with the name: read it whole */
+  TEXT,      /* reading content, or the start of an opening mark */
+  HEAD,      /* reading the name of a call, after an opening mark */
+  OBJECT,    /* reading a whole JSON object that does not begin with the name */
   ARGUMENTS, /* reading the arguments of a call whose name is known */
   REST,      /* reading the rest of the call's object, after the arguments */
   BETWEEN    /* after a call */
 };
-/* Bounds of the text that is held. The bounds are needed because a model may write blanks without
- * end. */
+/* Maximum sizes of held text. Without these bounds, a model that writes endless blanks could fill
+ * the memory. */
 enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = 256 };
 
 void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
@@ -35,7 +35,7 @@ void rf_tool_calls_free(rf_tool_calls *c) {
 
 static bool is_blank(char c) { return c && strchr(" \t\r\n", c); }
 
-/* Number of blanks at the beginning of the text that is held. */
+/* Returns the number of blanks at the beginning of the held text. */
 static size_t held_blanks(const rf_tool_calls *c) {
   size_t n = 0;
   while (n < c->held.bytes && is_blank(c->held.at[n])) n++;
@@ -53,8 +53,8 @@ static void give_held(rf_tool_calls *c) {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Begins a call. Without an opening, any JSON object could look like a call, so its name must be
- * that of a tool. Otherwise returns false. */
+/* Begins a call. Without an opening mark, any JSON object could look like a call. So the call must
+ * have the name of a tool; otherwise returns false. */
 static bool begin_call(rf_tool_calls *c, const char *name, size_t bytes) {
   const rf_tool_format *f = c->format;
   if (!*f->opening && c->head == 0 && !rf_tool_known(c->tools, name, bytes)) return false;
@@ -80,7 +80,7 @@ static void add_arguments(rf_tool_calls *c, const char *text, size_t bytes) {
   if (!c->dropped) rf_body_bytes(&c->call[c->count - 1].arguments, text, bytes);
 }
 
-/* Reads one more byte of JSON. Returns true after the last brace. */
+/* Reads the next byte of a JSON object. Returns true after its last brace. */
 static bool scan(rf_tool_calls *c, char byte) {
   if (c->escaped) c->escaped = false;
   else if (c->in_string) {
@@ -97,7 +97,7 @@ static void begin_scan(rf_tool_calls *c, int depth) {
   c->in_string = c->escaped = false;
 }
 
-/* Takes an object that was read whole. */
+/* Takes the call from a whole JSON object. */
 static void take_object(rf_tool_calls *c) {
   json_t *object = json_loadb(c->held.at + c->object, c->held.bytes - c->object, 0, NULL);
   const json_t *inner = json_object_get(object, "function"), *of = json_is_object(inner) ? inner : object,
@@ -130,7 +130,7 @@ static void begin_object(rf_tool_calls *c, size_t at) {
 
 typedef struct cursor {
   const char *at, *end;
-  bool more, bad; /* the text ends too early, or has another text */
+  bool more, bad; /* more: the text ends too early. bad: the text differs from the expected text. */
 } cursor;
 
 static void blanks(cursor *r) {
@@ -148,7 +148,7 @@ static bool reads(cursor *r, const char *text) {
   return !r->more && !r->bad;
 }
 
-/* Reads text up to `end`. */
+/* Reads text up to the mark `end`. */
 static bool reads_until(cursor *r, const char *end, const char **name, size_t *bytes) {
   size_t left = (size_t)(r->end - r->at);
   const char *found = r->more || r->bad ? NULL : memmem(r->at, left, end, strlen(end));
@@ -202,13 +202,13 @@ static void read_json_head(rf_tool_calls *c) {
   else if (is_object && (r.bad || !r.more || c->held.bytes - c->head > HEAD_BYTES)) begin_object(c, object);
 }
 
-/* The head of a call of the form: mark, NAME, mark, arguments, mark. */
+/* Reads the head of a call with the form: mark, NAME, mark, arguments, mark. */
 static void read_named_head(rf_tool_calls *c) {
   const rf_tool_format *f = c->format;
   const char *name = NULL;
   size_t bytes = 0, prefix = strlen(f->prefix), repeated = f->again[0] ? strlen(f->again[0]) : 0;
   cursor r = {.at = c->held.at + c->head, .end = c->held.at + c->held.bytes};
-  /* After the mark of a further call, the prefix lacks this mark. */
+  /* The mark of a further call is also the start of `prefix`, so this part is not read again. */
   bool again = repeated && prefix >= repeated && c->head >= repeated &&
                !memcmp(c->held.at + c->head - repeated, f->again[0], repeated);
   reads(&r, f->prefix + (again ? repeated : 0));
@@ -242,7 +242,8 @@ static void begin_head(rf_tool_calls *c) {
   c->head = c->held.bytes;
 }
 
-/* Finds the mark of a first call in the text that is held, after its blanks; see match(). */
+/* Compares the held text, after its blanks, with the mark of a first call. Returns a result of
+ * match(). */
 static int find_opening(const rf_tool_calls *c, size_t blanks) {
   const rf_tool_format *f = c->format;
   const char *at = c->held.at + blanks;
@@ -253,7 +254,8 @@ static int find_opening(const rf_tool_calls *c, size_t blanks) {
   return 0;
 }
 
-/* Gives text that is not the beginning of an opening. Blanks before an opening are dropped. */
+/* Moves held text to the content if it cannot be the beginning of an opening mark. Drops blanks
+ * before an opening mark. */
 static void read_text(rf_tool_calls *c) {
   while (c->held.bytes) {
     size_t blanks = held_blanks(c);
@@ -333,7 +335,7 @@ void rf_tool_calls_end(rf_tool_calls *c) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* One call, or the part that a stream has not written. */
+/* Writes one call, or the part of the call that a stream has not yet written. */
 static void put_call(const rf_tool_call *call, int index, size_t from, bool begun, bool streams,
                      rf_body *out) {
   rf_body_text(out, "{");
@@ -364,8 +366,8 @@ void rf_tool_calls_message(const rf_tool_calls *c, rf_body *out) {
 
 static bool has_news(const rf_tool_call *call) { return !call->begun || call->sent < call->arguments.bytes; }
 
-/* The first call about which the stream may have something to write. A call ends before the next
- * call begins. */
+/* Returns the index of the first call that the stream has not written completely. A call ends
+ * before the next call begins, so only the last calls can be incomplete. */
 static int first_new(const rf_tool_calls *c) {
   int i = c->count;
   while (i > 0 && has_news(&c->call[i - 1])) i--;

@@ -7,41 +7,41 @@
 typedef struct rf_tool_call {
   char id[32];
   char *name;
-  rf_body arguments; /* the arguments as the model wrote them */
+  rf_body arguments; /* arguments, exactly as the model wrote them */
   size_t sent;       /* number of bytes of the arguments that a stream has written */
   bool begun;        /* true: a stream has written the name */
 } rf_tool_call;
 
-/* The calls of one answer. The calls depend only on the text, and not on the pieces in which it
+/* Calls of one answer. The calls depend only on the text, but not on the pieces in which the text
  * arrives. */
 typedef struct rf_tool_calls {
   const rf_tool_format *format;
-  const json_t *tools; /* of the request, borrowed */
-  bool single;         /* calls after the first one are dropped */
-  rf_body content;     /* the text of the answer without calls */
+  const json_t *tools; /* tools of the request, borrowed */
+  bool single;         /* true: all calls after the first call are dropped */
+  rf_body content;     /* text of the answer without its calls */
   size_t content_sent;
   rf_tool_call *call;
   int count, room;
-  /* The call that is being read. */
+  /* Fields of the call that is being read. */
   int state;
   rf_body held;  /* text that may be content or the start of a call */
-  size_t head;   /* bytes of `held` before the head of the call */
-  size_t object; /* bytes of `held` before the call's JSON object */
+  size_t head;   /* number of bytes in `held` before the head of the call */
+  size_t object; /* number of bytes in `held` before the call's JSON object */
   int depth;     /* open braces and brackets */
   bool in_string, escaped, dropped;
 } rf_tool_calls;
 
-/* `forced`: the prompt has the opening of the first call. */
+/* `forced`: the prompt already contains the opening mark of the first call. */
 void rf_tool_calls_start(rf_tool_calls *calls, const rf_tool_format *format, const json_t *tools, bool single,
                          bool forced);
 void rf_tool_calls_add(rf_tool_calls *calls, const char *text, size_t bytes);
 void rf_tool_calls_end(rf_tool_calls *calls); /* after the last text */
 void rf_tool_calls_free(rf_tool_calls *calls);
 
-/* Appends "content" and "tool_calls" of a message: members of a JSON object. */
+/* Appends the members "content" and "tool_calls" of a message. */
 void rf_tool_calls_message(const rf_tool_calls *calls, rf_body *out);
 bool rf_tool_calls_news(const rf_tool_calls *calls);
-/* Appends a delta (a JSON object) with all that no earlier delta had. */
+/* Appends a JSON object with everything that is new since the last delta. */
 void rf_tool_calls_delta(rf_tool_calls *calls, rf_body *out);
 
 #endif

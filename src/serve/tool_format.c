@@ -1,11 +1,12 @@
-/* tool_format.c - the table of formats, and the forms of answers that must be calls. */
+/* tool_format.c - the table of formats, and forms for answers that must be calls. */
 #include "serve/tool_format.h"
 
 #include <string.h>
 
-/* The format of a template is the first row whose texts the template contains. */
+/* A template has the format of the first row whose texts the template contains. */
 static const rf_tool_format FORMATS[] = {
-    /* Qwen 2.5 and 3, Hermes, SmolLM 3. Templates of Qwen 3 Coder write XML and are not known. */
+    /* Qwen 2.5 and 3, Hermes, SmolLM 3. Templates of Qwen 3 Coder write XML and are not
+     * supported. */
     {.name = "hermes",
      .has = {"<tool_call>"},
      .lacks = "<function=",
@@ -131,7 +132,7 @@ bool rf_tool_known(const json_t *tools, const char *name, size_t bytes) {
   return false;
 }
 
-/* The schema of a tool's arguments, which are an object. */
+/* Returns the JSON schema of a tool's arguments. The arguments are an object. */
 static json_t *schema_of(const json_t *tool) {
   static const char *const WHOLE[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
   const json_t *given = json_object_get(json_object_get(tool, "function"), "parameters");

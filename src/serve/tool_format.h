@@ -1,4 +1,5 @@
-/* tool_format.h - how models write calls of tools. The model's chat template says which format. */
+/* tool_format.h - the formats in which models write calls of tools. The model's chat template
+ * decides the format. */
 #ifndef RF_TOOL_FORMAT_H
 #define RF_TOOL_FORMAT_H
 
@@ -12,32 +13,34 @@ enum { RF_TOOL_MARKS = 3 };
 typedef struct rf_tool_format {
   const char *name; /* in messages and documents */
   const char *has[2],
-      *lacks; /* texts that the template must contain, and one that it must not contain; NULL: no condition */
+      /* has: texts that the template must contain. lacks: text that the template must not contain.
+       * NULL: no condition. */
+      *lacks;
   const char *opening;      /* text before the first call; "": the answer begins with the call */
-  const char *first, *last; /* text after `opening`, and text after the last call */
+  const char *first, *last; /* first: text after `opening`. last: text after the last call. */
   const char *prefix, *name_head, *name_end, *call_end;
   const char *between;              /* text between two calls; NULL: an answer has only one call */
-  bool json;                        /* a call is a JSON object with a name and arguments */
-  bool specials;                    /* the marks may be special tokens */
-  bool short_ids;                   /* ids of calls have 9 letters and digits */
+  bool json;                        /* true: a call is a JSON object with a name and arguments */
+  bool specials;                    /* true: the marks may be special tokens */
+  bool short_ids;                   /* true: ids of calls have 9 letters and digits */
   const char *skip[RF_TOOL_MARKS];  /* marks after a call that are ignored */
   const char *again[RF_TOOL_MARKS]; /* marks that begin a further call */
 } rf_tool_format;
 
-/* The format of a template; NULL: none is known. */
+/* Returns the format of a template; NULL: the format is unknown. */
 const rf_tool_format *rf_tool_format_of(const char *chat_template);
-/* Whether a template renders tools. NULL: no. */
+/* Returns true if a template renders tools. For NULL, returns false. */
 bool rf_tool_template(const char *chat_template);
-/* Names of all formats, joined by ", ". */
+/* Returns the names of all formats, joined by ", ". */
 const char *rf_tool_format_names(void);
-/* Whether the templates of the format add the arguments of calls as a text. */
+/* Returns true if templates of the format take the arguments of calls as a text. */
 bool rf_tool_text_arguments(const rf_tool_format *format, const char *chat_template);
 
-/* The form of an answer that calls one of the tools, or the tool `name` if it is not NULL, after
- * the opening. `several`: further calls may follow. The text is malloc'ed (see
- * RAFTER_FORM_PARTS). */
+/* Returns the form of an answer that must call a tool: any tool, or the tool `name` if `name` is
+ * not NULL. The form begins after the opening mark. `several`: further calls may follow. The text
+ * is malloc'ed (see RAFTER_FORM_PARTS). */
 char *rf_tool_form(const rf_tool_format *format, const json_t *tools, const char *name, bool several);
-/* Whether one of a request's tools has the name. */
+/* Returns true if one of a request's tools has this name. */
 bool rf_tool_known(const json_t *tools, const char *name, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
-/* watch.c - notices when the client of a waiting call leaves. libmicrohttpd does not look at a
- * suspended connection, so a thread of ours waits for the end of the client's stream (EPOLLRDHUP),
- * for errors, and for a peer that no longer answers (TCP keep-alive). */
+/* watch.c - notices when the client of a waiting call leaves. libmicrohttpd does not check a
+ * suspended connection. So a thread waits for the end of the client's stream (EPOLLRDHUP), for
+ * errors, and for a peer that no longer answers (TCP keep-alive). */
 #define _GNU_SOURCE
 #include "serve/call.h"
 
@@ -61,8 +61,7 @@ void rf_watch_stop(rf_server *s) {
 void rf_watch_add(rf_call *c) {
   struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = c->number};
   const int on = 1, idle = 30, interval = 10, probes = 3;
-  const int send_bytes =
-      128 << 10; /* limits the memory of the system that a client can hold by not reading */
+  const int send_bytes = 128 << 10; /* limits the kernel memory that a client can hold by not reading */
   setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);

@@ -16,9 +16,8 @@ bool rf_wrong_set(rf_wrong *wrong, int status, const char *code, const char *par
 }
 
 bool rf_wrong_from(rf_wrong *wrong, int status, const char *code, const char *param, const rf_error *error) {
-  const char *hint = strstr(error->hint, "--")
-                         ? ""
-                         : error->hint; /* hints are for the command line, which a client does not have */
+  /* a hint with an option helps only on the command line, not in an HTTP client */
+  const char *hint = strstr(error->hint, "--") ? "" : error->hint;
   return rf_wrong_set(wrong, status, code, param, "%s%s%s", error->message, *hint ? "; " : "", hint);
 }
 

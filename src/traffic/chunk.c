@@ -17,7 +17,7 @@ static void copy_text(char *to, size_t size, const json_t *text) {
   if (json_is_string(text)) rf_chunk_printable(to, size, json_string_value(text), json_string_length(text));
 }
 
-/* The message of "error", which is an object or a text. */
+/* Copies the message of "error", which is an object or a text. */
 static void copy_error(const json_t *json, char *to, size_t size) {
   const json_t *error = json_object_get(json, "error");
   *to = 0;
@@ -34,8 +34,8 @@ void rf_chunk_error_text(const char *body, size_t bytes, char *text, size_t size
   if (!*text) rf_chunk_printable(text, size, body, bytes);
 }
 
-/* An event carries tokens if it has text. Events with an empty text also carry tokens (the bytes of
- * a character that is not complete), except the first and the last event of an answer. */
+/* An event with text carries tokens. An event with an empty text also carries tokens, which are
+ * bytes of an incomplete character. The first and the last event of an answer are exceptions. */
 static void read_choice(const json_t *choice, rf_chunk *chunk) {
   static const char *const TEXTS[] = {"content", "reasoning_content", "reasoning"};
   const json_t *delta = json_object_get(choice, "delta"), *text = json_object_get(choice, "text"),

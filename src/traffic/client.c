@@ -1,5 +1,5 @@
-/* client.c - see traffic.h: opens a client, and fetches pages of the server. Redirects are not
- * followed, so only the named server gets the API key. */
+/* client.c - see traffic.h: opens a client, and fetches small pages such as /metrics. The client
+ * follows no redirects, so only the named server gets the API key. */
 #define _GNU_SOURCE
 #include "traffic/client.h"
 
@@ -127,8 +127,8 @@ static bool take_part(CURLU *url, CURLUPart part, char *text, size_t size) {
   return there;
 }
 
-/* Accepts only http and https. Refuses a password, because other users of this machine could read
- * it. */
+/* Accepts only http and https. Refuses a password in the URL, because other users of this machine
+ * could read the command line. */
 static rf_status check_url(const char *text, rf_error *error) {
   char scheme[16] = "", other[16];
   CURLU *url = rf_curl.url();

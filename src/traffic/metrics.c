@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names of the metrics, without the prefix of the server, such as "vllm:". */
+/* Names of the metrics without the server's prefix, such as "vllm:". */
 static const char *const RUNNING[] = {"num_requests_running", "num_running_reqs", "requests_processing",
                                       NULL},
                          *const WAITING[] = {"num_requests_waiting", "num_queue_reqs", "requests_deferred",

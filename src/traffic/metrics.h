@@ -5,8 +5,8 @@
 
 #include "base/base.h"
 
-/* The sums over all labels. Knows the names of vLLM and rafter, SGLang, and llama-server. Returns
- * false if the page has neither number. `text` ends with a NUL. */
+/* Computes the sums over all labels. Knows the names of these metrics in vLLM, rafter, SGLang and
+ * llama-server. Returns false if the page has neither number. `text` ends with a NUL. */
 bool rf_traffic_read_metrics(const char *text, double *running, double *waiting);
 
 #endif

@@ -1,5 +1,5 @@
-/* plot.c - see result.h: the rates of a test as a picture. Measured values are points joined by
- * solid lines, the plan's values are dashed lines. */
+/* plot.c - see result.h: draws the results of a test over the rates. Measured values are points
+ * joined by solid lines. The plan's values are dashed lines. */
 #include "traffic/result.h"
 
 #include "advise/gnuplot.h"
@@ -11,7 +11,7 @@
 
 enum { WIDTH = 1100, HEIGHT = 1160, MAX_SERIES = 2 };
 
-/* Two colours of the palette of Okabe and Ito. */
+/* Two colours from the palette of Okabe and Ito, which colour-blind readers can distinguish. */
 static const char *const COLOUR[MAX_SERIES] = {"#0072b2", "#d55e00"};
 
 static double tokens_per_second(const rf_traffic_results *r, const rf_traffic_stats *s) {
@@ -65,8 +65,8 @@ static const panel PANELS[] = {
     {"mean queue", {queue, NULL}, {NULL, NULL}, false, false, false}};
 enum { PANEL_COUNT = sizeof PANELS / sizeof *PANELS };
 
-/* Writes the values of a panel, and finds the range of its axis. The columns are the rate and, for
- * each series, the measured and the planned value. */
+/* Writes the values of a panel, and finds the range of its axis. The first column is the rate. Each
+ * series has two further columns, the measured and the planned value. */
 static void put_values(rf_gnuplot *p, const rf_traffic_results *r, int k, const panel *n,
                        rf_plot_area *area) {
   double low = INFINITY, high = 0;
@@ -89,7 +89,8 @@ static void put_values(rf_gnuplot *p, const rf_traffic_results *r, int k, const 
   area->log_y = n->log && high > 0;
 }
 
-/* Draws the critical rates as lines. The first panel has a line of text about them. */
+/* Draws the critical rates as vertical lines. The first panel also has a line of text about these
+ * rates. */
 static void put_critical(rf_gnuplot *p, const rf_traffic_results *r, const rf_plot_area *area, bool first) {
   const double at[] = {r->critical, r->planned_critical};
   static const char *const LOOKS[] = {"lc rgb '#d00000' lw 1.5", "lc rgb '#666666' lw 1.5 dt 2"};
@@ -126,7 +127,7 @@ static void put_panel(rf_gnuplot *p, const rf_traffic_results *r, int k, const p
   rf_plot_put_ticks(p, &area, 'x', rate_text, "");
   rf_plot_put_ticks(p, &area, 'y', n->seconds ? rf_text_seconds : rf_text_count, "");
   put_critical(p, r, &area, k == 0);
-  /* the price falls with the rate, and the other values rise */
+  /* the price falls with the rate, but all other values rise */
   fprintf(p->script,
           "set key top %s reverse Left samplen 2 noenhanced maxrows 2\nset ylabel '%s'\nset xlabel 'requests "
           "per second'\nplot ",

@@ -12,7 +12,7 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while predicting");
 }
 
-/* The options of `rafter plan` for `model`. */
+/* Returns the options of `rafter plan` for `model`. */
 static rf_status plan_options(const rf_options *from, const char *model, rf_options **out, rf_error *error) {
   rf_options *o = NULL;
   RF_TRY(rf_options_new(rf_options_commands(from), "plan", &o, error));
@@ -77,7 +77,7 @@ void rf_traffic_shape_measured(const rf_traffic_record *record, int64_t count, r
   }
 }
 
-/* Predicted times in the form of measured requests. */
+/* Writes predicted times into records of requests, as if they were measured. */
 static void fill_records(const rf_traffic_shape *shape, const rf_served_times *times,
                          rf_traffic_record *record) {
   for (int64_t i = 0; i < shape->count; i++) {

@@ -1,5 +1,5 @@
-/* predict.h - predicts a run with the plan of the server's model: the same requests at the same
- * times go through the planner's simulation of serving (generate/simulate.h). */
+/* predict.h - predicts a run with the plan of the server's model. The simulation of serving
+ * (generate/simulate.h) gets the same requests at the same times. */
 #ifndef RF_TRAFFIC_PREDICT_H
 #define RF_TRAFFIC_PREDICT_H
 
@@ -9,11 +9,11 @@
 
 typedef struct rf_traffic_plan {
   rf_settings settings;
-  bool seq_given; /* otherwise the context is as long as the longest request */
+  bool seq_given; /* true: --seq is given. false: the context has the length of the longest request. */
   double step_growth;
 } rf_traffic_plan;
 
-/* How the requests of a run arrive. */
+/* Arrivals of the requests of a run. */
 typedef struct rf_traffic_shape {
   rf_arrival *list; /* (count) */
   int64_t count;
@@ -21,18 +21,18 @@ typedef struct rf_traffic_shape {
   int64_t clients; /* closed loop */
 } rf_traffic_shape;
 
-/* Makes the settings of a generate job from the options of `rafter plan` that `options` has, and
- * checks that the plan fits and takes requests of this length. */
+/* Makes the settings of a job `generate` from `options`, as far as `rafter plan` has these options.
+ * Checks that the plan fits, and that its context has room for `longest` tokens. */
 rf_status rf_traffic_plan_open(const rf_options *options, const char *model, int64_t longest,
                                rf_traffic_plan **plan, rf_error *error);
-/* Requests get the measured numbers of tokens in place of the requested numbers. Requests that were
- * not sent are removed from the end. */
+/* Replaces the requested numbers of tokens by the measured numbers. Removes unsent requests from
+ * the end of the list. */
 void rf_traffic_shape_measured(const rf_traffic_record *record, int64_t count, rf_traffic_shape *shape);
 rf_status rf_traffic_predict(const rf_traffic_plan *plan, const rf_traffic_shape *shape,
                              const rf_traffic_percentiles *p, const rf_traffic_slo *slo,
                              rf_traffic_stats *stats, rf_error *error);
-/* Finds, to within 5 %, the highest rate that the plan sustains. `low` is a rate that it sustains,
- * and `high` a rate that it does not sustain; 0: unknown. Redraws the times of the list. */
+/* Finds, to within 5 %, the highest rate that the plan sustains. `low` is a sustained rate, and
+ * `high` is an unsustained rate; 0: unknown. Draws new times for the list. */
 rf_status rf_traffic_plan_critical(const rf_traffic_plan *plan, const rf_traffic_shape *shape, uint64_t seed,
                                    double low, double high, double *critical, rf_error *error);
 /* Returns a rate between two rates, rounded to three digits. */

@@ -6,7 +6,7 @@
 
 #include "formats/json_lines.h"
 
-/* With a blank in front, each word is one token in the vocabularies of GPT-2, Llama, Qwen and
+/* After a blank, each of these words is one token in the vocabularies of GPT-2, Llama, Qwen and
  * Gemma. */
 static const char *const WORDS[] = {
     "air",   "all",   "and",   "area",  "back",  "bank",  "base",  "been",  "best",   "black",  "body",
@@ -129,7 +129,7 @@ void rf_traffic_lengths(const rf_traffic_prompts *p, double spread, rf_arrival *
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
-/* A random number for token `at` of a prompt. The shared tokens are the same in all prompts. */
+/* Draws a random number for token `at` of a prompt. Shared tokens are the same in all prompts. */
 static uint64_t token_of(const rf_traffic_prompts *p, int64_t index, int64_t at, const rf_arrival *a,
                          uint64_t limit) {
   const bool shared = at < a->shared;
@@ -153,7 +153,8 @@ static json_t *random_words(const rf_traffic_prompts *p, int64_t index, const rf
   return json;
 }
 
-/* Ids from the middle three quarters of the vocabulary, because special tokens are at its ends. */
+/* Draws ids from the middle three quarters of the vocabulary, because special tokens are at its
+ * ends. */
 static json_t *random_ids(const rf_traffic_prompts *p, int64_t index, const rf_arrival *a) {
   const uint64_t low = (uint64_t)p->vocab / 8, most = (uint64_t)p->vocab - 2 * low;
   json_t *list = json_array();

@@ -13,9 +13,9 @@ typedef struct rf_traffic_prompts {
   double temperature;
   int64_t vocab; /* prompts are token ids below this number; 0: prompts are words */
   uint64_t seed;
-  uint64_t part;       /* makes the prompts of the parts of a test different, so that they share no prefix */
-  const json_t *extra; /* more fields of each body; NULL: none */
-  json_t **row;        /* (rows): rows of --data; NULL: prompts are random */
+  uint64_t part;       /* number of the part of a test; prompts of different parts share no prefix */
+  const json_t *extra; /* further fields of each body; NULL: none */
+  json_t **row;        /* (rows): rows of the file --data; NULL: prompts are random */
   int64_t rows;
 } rf_traffic_prompts;
 
@@ -23,10 +23,12 @@ typedef struct rf_traffic_prompts {
  * RAFTER_INVALID names the line. */
 rf_status rf_traffic_prompts_read(const char *path, rf_traffic_prompts *prompts, rf_error *error);
 void rf_traffic_prompts_free(rf_traffic_prompts *prompts);
-/* Sets the lengths of the requests: those of the rows, otherwise `prompt` and `answer` of the list,
- * varied by at most the fraction `spread`. A text of a row counts four characters per token. */
+/* Sets the lengths of the requests. With --data, takes the lengths of the rows, and counts four
+ * characters of text as one token. Otherwise varies `prompt` and `answer` of the list by at most
+ * the fraction `spread`. */
 void rf_traffic_lengths(const rf_traffic_prompts *prompts, double spread, rf_arrival *list, int64_t count);
-/* The body of request `index`, malloc'ed; NULL: no memory. A prompt has a word for each token. */
+/* Returns the body of request `index`, malloc'ed; NULL: out of memory. A random prompt has one word
+ * for each token. */
 char *rf_traffic_body(const rf_traffic_prompts *prompts, int64_t index, const rf_arrival *request);
 
 #endif

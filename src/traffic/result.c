@@ -1,4 +1,4 @@
-/* result.c - see result.h: the critical rate and the JSON of a test. */
+/* result.c - see result.h: finds the critical rate, and writes the JSON of a test. */
 #include "traffic/result.h"
 
 #include "base/json.h"
@@ -28,7 +28,7 @@ void rf_traffic_critical(const rf_traffic_results *r, bool planned, double *low,
   }
 }
 
-/* Price per token, if the price of the server is known. */
+/* Adds the price per token, if the price of the server is known. */
 static void put_price(json_t *json, const rf_traffic_results *r, const rf_traffic_stats *s) {
   const double usd = rf_traffic_usd(r, s);
   if (!(r->usd_per_hour > 0)) return;

@@ -81,7 +81,7 @@ static size_t on_answer(char *data, size_t one, size_t bytes, void *self) {
 
 /* ---- the end of a request -------------------------------------------------------------------- */
 
-/* RF_TRAFFIC_NO_FAULT: the stream ended as it should. */
+/* Returns the fault of a stream. RF_TRAFFIC_NO_FAULT: the stream has ended correctly. */
 static rf_traffic_fault judge_stream(rf_transfer *t) {
   const char *type = NULL;
   if (!t->seen && rf_sse_end(&t->sse, &t->error) != RAFTER_OK && !t->seen) t->seen = RF_TRAFFIC_BROKEN;
@@ -148,7 +148,7 @@ static void end_request(rf_transfer *t, CURLcode code) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Returns a free transfer, or NULL if memory is short. */
+/* Returns a free transfer, or NULL if out of memory. */
 static rf_transfer *free_transfer(rf_traffic_client *c) {
   for (int64_t i = 0; i < c->transfers; i++)
     if (!c->transfer[i]->record) return c->transfer[i];
@@ -208,7 +208,7 @@ typedef struct sending {
   rf_traffic_outcome *outcome;
   int64_t next, running, ended;
   bool watches; /* true: the server may have metrics */
-  int timer;    /* a timer descriptor, which ends the wait for the network */
+  int timer;    /* file descriptor of a timer that ends the wait for the network */
   double watched, said;
 } sending;
 
@@ -256,8 +256,8 @@ static rf_status send_due(sending *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Waits for the network, and for the time of the next request. libcurl waits for whole
- * milliseconds, so a timer ends the wait in time. */
+/* Waits for the network, or until the time of the next request. libcurl waits only for whole
+ * milliseconds, so a more precise timer ends the wait. */
 static void wait_for_network(const sending *s) {
   const rf_traffic_run *run = s->run;
   struct curl_waitfd timer = {.fd = s->timer, .events = CURL_WAIT_POLLIN};

@@ -22,7 +22,7 @@ static rf_status append(rf_sse_text *text, const char *at, size_t bytes, rf_erro
   return RAFTER_OK;
 }
 
-/* A blank line ends an event. An event without data is ignored. */
+/* Ends an event at a blank line. Ignores an event without data. */
 static rf_status end_event(rf_sse *s, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (s->has_data) status = s->event(s->self, s->data.at, s->data.bytes, error);
@@ -31,7 +31,7 @@ static rf_status end_event(rf_sse *s, rf_error *error) {
   return status;
 }
 
-/* The first line of a stream may begin with a byte order mark. */
+/* Skips a byte order mark, with which the first line of a stream may begin. */
 static void skip_mark(rf_sse *s, const char **at, size_t *bytes) {
   if (!s->begun && *bytes >= 3 && !memcmp(*at, "\xef\xbb\xbf", 3)) {
     *at += 3;
@@ -63,7 +63,7 @@ static rf_status end_line(rf_sse *s, rf_error *error) {
 rf_status rf_sse_feed(rf_sse *s, const char *at, size_t bytes, rf_error *error) {
   const char *end = at + bytes;
   while (at < end) {
-    if (s->after_cr && *at == '\n') { /* the second byte of a line break */
+    if (s->after_cr && *at == '\n') { /* second byte of the line break CR LF */
       s->after_cr = false;
       at++;
       continue;

@@ -1,5 +1,5 @@
 /* sse.h - reads a stream of server-sent events (text/event-stream of the HTML standard). The bytes
- * may arrive in pieces of any size. Only the data of events is used. */
+ * may arrive in pieces of any size. The reader uses only the data of events. */
 #ifndef RF_TRAFFIC_SSE_H
 #define RF_TRAFFIC_SSE_H
 
@@ -9,11 +9,11 @@
 enum { RF_SSE_MOST = 1 << 20 };
 
 typedef struct rf_sse_text {
-  char *at; /* NULL: nothing was allocated yet */
+  char *at; /* start of the text; NULL: nothing is allocated yet */
   size_t bytes, capacity;
 } rf_sse_text;
 
-/* Set `event` and `self`, and leave the other fields zero. */
+/* The caller sets `event` and `self`, and leaves all other fields zero. */
 typedef struct rf_sse {
   /* Called for each event with its data, which ends with a NUL that `bytes` does not count. */
   rf_status (*event)(void *self, const char *data, size_t bytes, rf_error *error);
@@ -22,12 +22,13 @@ typedef struct rf_sse {
   bool has_data, after_cr, begun;
 } rf_sse;
 
-/* RAFTER_FAILED: a line or an event is too long. Otherwise the status of `event`. After a failure,
- * the stream cannot continue. */
+/* Reads the next bytes of a stream. Returns RAFTER_FAILED if a line or an event is too long,
+ * otherwise the status of `event`. After a failure, the stream cannot continue. */
 rf_status rf_sse_feed(rf_sse *sse, const char *at, size_t bytes, rf_error *error);
-/* The stream has ended. Reports an event without the blank line after it, which some servers omit. */
+/* Ends the stream. Also reports a last event without a blank line, because some servers omit this
+ * line. */
 rf_status rf_sse_end(rf_sse *sse, rf_error *error);
-/* Makes the reader ready for another stream. Keeps its memory. */
+/* Makes the reader ready for another stream, and keeps its memory. */
 void rf_sse_reset(rf_sse *sse);
 void rf_sse_free(rf_sse *sse);
 

@@ -50,7 +50,8 @@ int64_t rf_traffic_input_tokens(const rf_traffic_record *r) {
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-/* Seconds of TTFT, TPOT and E2EL; TPOT is 0 for an answer of one token. */
+/* Computes the seconds of TTFT, TPOT, E2EL and the mean ITL. TPOT is 0 for an answer of one
+ * token. */
 static void latencies_of(const rf_traffic_record *r, double out[RF_TRAFFIC_METRICS]) {
   const int64_t tokens = rf_traffic_output_tokens(r);
   out[RF_TRAFFIC_TTFT] = r->first - r->from;
@@ -85,7 +86,7 @@ static void count_states(const rf_traffic_record *record, int64_t count, const r
   }
 }
 
-/* Means over time. A cancelled request runs until the end. */
+/* Computes means over time. A cancelled request counts as running until the end. */
 static void count_waits(const rf_traffic_record *record, int64_t count, rf_traffic_stats *s) {
   int64_t sent = 0;
   double ran = 0, answered = 0, waited = 0;
@@ -105,7 +106,8 @@ static void count_waits(const rf_traffic_record *record, int64_t count, rf_traff
   s->queue = s->seconds > 0 ? waited / s->seconds : 0;
 }
 
-/* Whether requests pile up. Requests that were planned after the end of the run do not count. */
+/* Returns true if requests pile up. Requests with planned times after the end of the run do not
+ * count. */
 static bool piles_up(const rf_traffic_record *record, int64_t count, const rf_traffic_stats *s) {
   int64_t arrived = 0, waiting = 0;
   double last = 0;
@@ -120,8 +122,8 @@ static bool piles_up(const rf_traffic_record *record, int64_t count, const rf_tr
   return waiting > 1 + arrived / 20 || s->failed > 1 + arrived / 20;
 }
 
-/* The maximum number of tokens in a second. Each event of an answer has the same part of its
- * tokens. */
+/* Finds the maximum number of tokens in one second. The tokens of an answer are divided equally
+ * among its events. */
 static rf_status find_peak(const rf_traffic_record *record, int64_t count, rf_traffic_stats *s,
                            rf_error *error) {
   enum { MAX_SECONDS = 1 << 24 };
@@ -222,7 +224,7 @@ json_t *rf_traffic_stats_json(const rf_traffic_stats *s, const rf_traffic_percen
   return json;
 }
 
-/* Whether two requests failed for the same reason. */
+/* Returns true if two requests failed for the same reason. */
 static bool same_fault(const rf_traffic_record *a, const rf_traffic_record *b) {
   return a->fault == b->fault && (a->fault != RF_TRAFFIC_STATUS || a->http == b->http);
 }
@@ -238,7 +240,8 @@ static int most_frequent_first(const void *a, const void *b) {
 }
 
 json_t *rf_traffic_faults_json(const rf_traffic_record *record, int64_t count) {
-  enum { MAX = 64 }; /* a hostile server could send any status; the rest counts as the last kind */
+  /* a hostile server could send many different statuses, so further kinds count as the last kind */
+  enum { MAX = 64 };
   fault_kind kind[MAX];
   int kinds = 0;
   char text[32];

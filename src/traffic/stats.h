@@ -23,13 +23,13 @@ typedef struct rf_traffic_percentiles {
   int count;
 } rf_traffic_percentiles;
 
-/* Seconds; 0 without values. `std` is that of the whole population. */
+/* Seconds; 0 without values. `std` is the standard deviation of the whole population. */
 typedef struct rf_traffic_metric {
   int64_t count;
   double mean, median, p99, std, p[RF_TRAFFIC_MAX_PERCENTILES];
 } rf_traffic_metric;
 
-/* Maximum seconds of each metric for a request that counts as good; 0: no limit. */
+/* Maximum seconds of each metric in a good request; 0: no limit. */
 typedef struct rf_traffic_slo {
   double most[RF_TRAFFIC_METRICS];
   bool given;
@@ -38,22 +38,23 @@ typedef struct rf_traffic_slo {
 typedef struct rf_traffic_stats {
   int64_t completed, failed, cancelled, good;
   int64_t input_tokens, output_tokens;
-  int64_t uncounted; /* completed requests whose tokens the server did not count */
+  int64_t uncounted; /* number of completed requests whose tokens the server did not count */
   double seconds;    /* duration of the run */
   rf_traffic_metric metric[RF_TRAFFIC_METRICS];
   double most_tokens_per_second; /* maximum number of tokens in one second of the run */
   int64_t most_running;
-  /* Means over time of the requests that were sent and not ended, of those whose first token had
-   * come, and of those that waited for it. Requests that failed without a token count only as
-   * running. */
+  /* Means over time. running: number of requests that were sent and had not ended. batch: number of
+   * running requests with a first token. queue: number of running requests that waited for their
+   * first token. Requests that failed without a token count only as running. */
   double running, batch, queue;
-  double late, latest_late; /* mean and maximum seconds between planned time and sending */
-  /* The server does not keep up: when the last request arrived, more than 1/20 of all requests
-   * waited for their first token; or more than 1/20 failed. In a closed loop, always false. */
+  double late, latest_late; /* mean and maximum seconds from the planned time to the sending of a request */
+  /* true: the server does not keep up. When the last request arrived, more than 1/20 of all
+   * requests waited for their first token, or more than 1/20 of all requests failed. In a closed
+   * loop, always false. */
   bool saturated;
 } rf_traffic_stats;
 
-/* Percentile p of `count` sorted values; 0 without values. */
+/* Returns percentile p of `count` sorted values; 0 without values. */
 double rf_traffic_percentile(const double *sorted, int64_t count, double p);
 /* Sorts the values. */
 rf_traffic_metric rf_traffic_metric_of(double *value, int64_t count, const rf_traffic_percentiles *p);
@@ -62,21 +63,22 @@ rf_traffic_metric rf_traffic_metric_of(double *value, int64_t count, const rf_tr
 rf_status rf_traffic_stats_of(const rf_traffic_record *record, int64_t count, bool closed, double seconds,
                               const rf_traffic_percentiles *p, const rf_traffic_slo *slo,
                               rf_traffic_stats *stats, rf_error *error);
-/* Tokens of a record: as the server counts them, otherwise the events with tokens, and the asked
- * length of the prompt. */
+/* Returns the output or input tokens of a record, as the server counts them. If the server does not
+ * count tokens, returns the number of events with tokens, or the requested length of the prompt. */
 int64_t rf_traffic_output_tokens(const rf_traffic_record *record);
 int64_t rf_traffic_input_tokens(const rf_traffic_record *record);
 
-/* An object with vLLM's names: "mean_ttft_ms", "p99_itl_ms", "request_throughput", ... */
+/* Returns an object with vLLM's names, such as "mean_ttft_ms", "p99_itl_ms" and
+ * "request_throughput". */
 json_t *rf_traffic_stats_json(const rf_traffic_stats *stats, const rf_traffic_percentiles *p,
                               const rf_traffic_slo *slo);
-/* A list of {"kind", "count", "message"}, the most frequent kind first. */
+/* Returns a list of {"kind", "count", "message"} with the most frequent kind first. */
 json_t *rf_traffic_faults_json(const rf_traffic_record *record, int64_t count);
-/* One object for a request, as a line of --output. */
+/* Returns one object for a request, for a line of --output. */
 json_t *rf_traffic_record_json(const rf_traffic_record *record, int64_t index);
 /* Reads "ttft:500,tpot:50" (milliseconds) and adds it to `slo`. RAFTER_INVALID names the part. */
 rf_status rf_traffic_slo_parse(const char *text, rf_traffic_slo *slo, rf_error *error);
-/* A percentile in a name, as vLLM writes it: "99", "99.9". */
+/* Writes a percentile for a name as vLLM does: "99" or "99.9". */
 char *rf_traffic_percentile_name(double p, char text[32]);
 
 #endif
