@@ -34,7 +34,7 @@ static void put_tops(const rf_reply *r, int64_t skipped, json_t *json) {
   json_object_set_new(json, "top", tops);
 }
 
-/* The text of an answer; with --echo, the text of its prompt comes first. */
+/* Writes the text of an answer. With --echo, the text of the prompt comes first. */
 static json_t *text_of(const rf_answering *a, const rf_prompt *row, const rf_reply *r) {
   char *prompt = NULL, *whole = NULL;
   size_t bytes = 0;
@@ -272,7 +272,7 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
 }
 
 static void say_progress(rf_answering *a) {
-  /* seconds between two computations of the fraction of the limit, because each one takes time */
+  /* seconds between two computations of limit_fraction, because a computation takes time */
   enum { EVERY = 2 };
   double part = a->answers ? (double)a->done / (double)a->answers : 1, seconds = a->seconds,
          spent = rf_now_seconds() - a->began;

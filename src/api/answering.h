@@ -16,28 +16,29 @@ typedef struct rf_answering {
   rf_out_file *out; /* file of the rows; NULL: rows go to the sink */
   rf_journal journal;
   rf_record *record; /* --trace */
-  /* json: the sink gets rows as JSON. streams: the sink gets each piece of text immediately. echo:
-   * rows begin with the prompt. flushes: each row is written to `out` when its step ends. appends:
-   * `out` keeps its rows even if the run fails. */
+  /* `json`: the sink gets rows as JSON. `streams`: the sink gets each piece of text immediately.
+   * `echo`: rows begin with the prompt. `flushes`: rows are written to the file `out` after each
+   * step. `appends`: the file `out` keeps its rows even if the run fails. */
   bool json, streams, echo, flushes, appends;
   bool helps;      /* true on ranks other than 0, which write no rows */
-  int64_t written; /* index of the prompt whose answers are written next */
-  int sample;      /* number of the sample that is written next, among the samples of prompt `written` */
-  int64_t answers, done; /* number of all answers, and of finished answers; both include earlier runs */
-  double began, limit;   /* limit: value of --max-seconds, counted from `began`; 0: no limit */
+  int64_t written; /* index of the prompt with the next answer to write */
+  int sample;      /* index of the next answer to write, among the answers to prompt `written` */
+  /* `answers`: total number. `done`: number of finished answers. Both include earlier runs. */
+  int64_t answers, done;
+  double began, limit; /* limit: value of --max-seconds, counted from `began`; 0: no limit */
   bool time_is_up;
   double start, first_seconds, seconds; /* seconds: duration of the forward passes, which begin at `start` */
   double process_seconds;               /* seconds from the start of the program to the first token */
   double longest;                       /* seconds of the longest step */
-  /* said: time at which limit_fraction was computed. limit_fraction: fraction of the machine's peak
-   * rates. */
+  /* `said`: time at which limit_fraction was computed. `limit_fraction`: fraction of the machine's
+   * peak rates. */
   double said, limit_fraction;
   rf_status failed; /* status of writing rows after a step; `why` has its message */
   rf_error why;
 } rf_answering;
 
-/* Queues each prompt with answers that are not yet written. Skips the answers before prompt
- * `written` and its sample `sample`. */
+/* Queues each prompt that has unwritten answers. Answer `sample` of prompt `written` is the first
+ * unwritten answer. */
 rf_status rf_answering_submit(rf_answering *answering, rf_error *error);
 /* Runs until all answers have ended. RAFTER_INTERRUPTED: a signal ended the run. If --max-seconds
  * has passed, sets time_is_up and returns RAFTER_OK. */
@@ -54,7 +55,8 @@ int64_t rf_answering_rows(const rf_answering *answering);
 /* Reports the totals of a run, as a JSON object for `command` and as one line of text. */
 void rf_answering_put_sum(const rf_answering *answering, const char *command, const char *output);
 void rf_answering_say_sum(const rf_answering *answering);
-/* Adds the figures of drafts to `json`; prints them into `text`. */
+/* Write the figures of drafts, to `json` (rf_answering_put_drafts) or into `text`
+ * (rf_answering_say_drafts). */
 void rf_answering_put_drafts(const rf_answering *answering, json_t *json);
 void rf_answering_say_drafts(const rf_answering *answering, char text[240]);
 /* Completes the file of rows. Then `out` is NULL. */

@@ -1,5 +1,5 @@
-/* answers.h - functions for commands that generate or score. They read MODEL, prompts and sampling
- * settings from options, and open a generator or a scorer. */
+/* answers.h - functions for commands that generate or score. The functions read MODEL, prompts and
+ * sampling settings from options, and open a generator or a scorer. */
 #ifndef RF_ANSWERS_H
 #define RF_ANSWERS_H
 
@@ -53,9 +53,9 @@ typedef struct rf_given_form {
   struct rf_constraints *all;
   struct rf_constraint *of; /* for rf_sampler_options.constraint; NULL: any form */
 } rf_given_form;
-/* Reads the form from the options, and opens the tokenizer of `reader`, because a form needs token
- * texts. `reader` must have its end ids. Returns RAFTER_INVALID if several forms are given, or if
- * the form cannot be compiled. Close the form after the generator. */
+/* Reads the form from the options. Opens the tokenizer of `reader`, because a form needs the texts
+ * of tokens. The end ids of `reader` must be set. Returns RAFTER_INVALID if several forms are
+ * given, or if the form cannot be compiled. Close the form after the generator. */
 rf_status rf_given_form_open(const rf_options *options, rf_prompt_reader *reader, rf_given_form *form,
                              rf_error *error);
 void rf_given_form_close(rf_given_form *form);

@@ -16,7 +16,8 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* All commands: `TRAIN` means RF_COMMAND_TRAIN in train.c. Add the name of a new command here. */
+/* List of all commands: `TRAIN` stands for RF_COMMAND_TRAIN in train.c. A new command needs an
+ * entry here. */
 // clang-format off
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \
@@ -57,7 +58,7 @@ rf_status rf_write_gguf(const char *in, const char *shown, const char *out, cons
  * object. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
                        const int64_t *shape, int64_t bytes);
-/* `rafter inspect` for .gguf and .bin files. */
+/* These functions run `rafter inspect` for .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
 rf_progress rf_load_bar(const rafter_sink *sink);
@@ -71,7 +72,7 @@ void rf_device_listen(rf_device_settings *device, const rafter_sink *sink);
  * notice if another version of rafter calibrated the machine. */
 void rf_note_machine(const rf_options *options, const rafter_sink *sink);
 /* Sets `folder` to the folder of the run with number `which` in the history. Sets `folder` to "" if
- * `which` is not a number, or if `which` is also the name of a file or folder. */
+ * `which` is not a number, or if a file or folder has the name `which`. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 /* Returns the figures of the last step in a run's metrics.jsonl, and the median rate of the last
  * steps. Returns NULL if the folder has no metrics. */

@@ -54,7 +54,7 @@ static rf_ceiling ceiling_of(const rf_bursts *b) {
 void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
-  /* A sweep may change --cpu or --threads. Then the measured ceilings are no longer valid. */
+  /* A sweep may change --cpu or --threads, which invalidates the measured ceilings. */
   if (c->device->level != (int)plan->options.isa || c->device->workers != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);
     memset(&c->read, 0, sizeof c->read);
@@ -384,9 +384,9 @@ done:
   return status;
 }
 
-/* Returns the number of steps until all prompts are read, if a step processes `rows` tokens. Each
- * answer whose prompt is read uses one token of a step. Prompts use all other tokens of the
- * step. */
+/* Returns the number of steps until all prompts are read, if a step processes `rows` tokens. After
+ * its prompt is read, an answer uses one row of each step. All other rows of the step read
+ * prompts. */
 static int64_t passes_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t passes = 0, running = 0;
   for (int64_t read = 0; running < answers; passes++) {

@@ -24,7 +24,7 @@ typedef struct rf_bench_point {
   char test[16];
   bool adapter; /* false: the base model */
   int64_t batch;
-  double tokens, seconds, predicted_seconds; /* median values of one repetition */
+  double tokens, seconds, predicted_seconds; /* median values over the repetitions */
   double arena_bytes, planned_bytes;
   double resident_bytes; /* growth of the process's resident memory since the start of the test */
 } rf_bench_point;
@@ -33,11 +33,11 @@ typedef struct rf_bench_points {
   int count;
 } rf_bench_points;
 
-/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. So
- * other running programs slow the ceilings and the test equally. */
+/* The machine's highest rates (ceilings). The ceilings are sampled between the measurements of a
+ * test, so that other running programs slow the ceilings and the test equally. */
 typedef struct rf_ceilings {
   rf_bursts peak[RF_BENCH_PEAKS], read;
-  rf_device *device; /* device of the test; --cpu may limit it to fewer instructions than the CPU has */
+  rf_device *device; /* device of the test; --cpu may limit the device to a lower instruction set */
   rf_memory *memory;
   rf_dtype product;          /* dtype that the matrix products of the test use */
   const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */

@@ -17,7 +17,7 @@
  * the test serves itself. */
 static bool is_remote(const rf_options *o) { return rf_bench_is_address(rf_options_argument(o, 0)); }
 
-/* Refuses options that have no effect together. */
+/* Refuses combinations of options in which one option has no effect. */
 static rf_status check_options(const rf_options *o, rf_error *error) {
   static const struct {
     const char *option, *other, *why;
@@ -141,7 +141,7 @@ static rf_status check_clients(const rf_options *o, rf_error *error) {
 
 /* ---- the test -------------------------------------------------------------------------------- */
 
-/* Describes the lengths of the requests in a line for people. */
+/* Writes the lengths of the requests as a line of text. */
 static void describe(rf_serve_bench *b) {
   const rf_options *o = b->o;
   char how[128], size[160];
@@ -305,7 +305,7 @@ static const rf_option BENCH_SERVE[] = {
               "end the test after this time, and print the measurements so far"),
     RF_NUMBER(
         "prompt-tokens", TOKENS, NULL, 1, 1 << 24, "512", "Requests",
-        "length of random prompts, as a word for each token\nResults have the number of tokens that the "
+        "length of random prompts, with one word for each token\nResults have the number of tokens that the "
         "server counts. --token-ids sends prompts of exact length."),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", "Requests", "maximum tokens of an answer"),
     RF_NUMBER("spread", FLOAT, "FRACTION", 0, 0.99, "0", "Requests",

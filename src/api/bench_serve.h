@@ -33,7 +33,7 @@ typedef struct rf_serve_bench {
   char now[48];
 } rf_serve_bench;
 
-rf_arrival rf_bench_like(const rf_serve_bench *bench); /* a request with the lengths of the options */
+rf_arrival rf_bench_like(const rf_serve_bench *bench); /* request with the lengths that the options give */
 /* Returns the maximum number of requests at the same time. The limit of open files bounds this
  * number, because each request has a connection. */
 int64_t rf_bench_connections_most(void);
@@ -49,9 +49,9 @@ rf_status rf_bench_run_rates(rf_serve_bench *bench, rf_error *error);
 rf_status rf_bench_no_memory(rf_error *error);
 
 bool rf_bench_is_address(const char *text); /* an address, not a model */
-/* Serves the model that `from` names, with the options of both commands, at a free port of this
- * machine. Waits until the server answers at *url. If *own is set, the caller stops the server,
- * also after an error. */
+/* Starts a server for MODEL of the options `from`, at a free port of this machine. The server gets
+ * all options that both commands have. Waits until the server answers at *url. If *own is set, the
+ * caller stops the server, also after an error. */
 rf_status rf_bench_own_start(const rf_options *from, const rafter_sink *sink, rf_bench_own **own,
                              const char **url, rf_error *error);
 /* Stops the server, and returns the server's error. NULL: nothing to stop. */

@@ -48,7 +48,7 @@ static rf_status server_options(const rf_options *from, rf_options *o, rf_error 
   return RAFTER_OK;
 }
 
-/* The server's only JSON object has its address. */
+/* The server prints one JSON object, which contains the address. */
 static void get_ready(void *self, const char *line) {
   rf_bench_own *own = self;
   json_t *json = json_loads(line, 0, NULL);
@@ -73,8 +73,8 @@ static void *serve(void *self) {
   return NULL;
 }
 
-/* Waits until the server answers requests. If a signal handler has asked this process to stop,
- * tells the server to stop. */
+/* Waits until the server answers requests. Stops the server if a signal handler has asked this
+ * process to stop. */
 static rf_status wait_ready(rf_bench_own *own, const rafter_sink *sink, rf_error *error) {
   enum { LOOK_NS = 50 * 1000 * 1000 };
   pthread_mutex_lock(&own->lock);

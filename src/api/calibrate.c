@@ -103,7 +103,7 @@ static rf_status measure(const rf_calibrate_options *options, rf_machine *m, rf_
   return rf_calibrate_network(options, m, error);
 }
 
-/* Prints the latency and bytes/s of the ranks, as the cost formulas use them. */
+/* Prints the latency and bytes/s of the ranks, which the cost formulas use. */
 static void say_network(const rafter_sink *sink, const rf_machine *m, const char *library) {
   char chips[120];
   const rf_topology *t = &m->topology;

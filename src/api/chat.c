@@ -49,7 +49,7 @@ static rf_status taken(void *self, rf_replies *answer, const rf_event *event, rf
 static bool stepped(void *self, int tokens) {
   const turn *t = self;
   if (!tokens && rf_asked_to_stop(t->of->sink)) rf_generator_cancel(t->of->g, t->prompt.replies.request, -1);
-  return true; /* the next step reports that the answer was cancelled */
+  return true; /* the loop continues, because the next step reports the cancelled answer */
 }
 
 static rf_status answer(chat *c, turn *t, rf_error *error) {

@@ -88,7 +88,7 @@ static json_t *list_plugins(const rafter_sink *sink, bool probe) {
 static const rf_option DOCTOR[] = {
     RF_FLAG("plugins", "Print",
             "load each plugin of XLA and print its devices and what it can do\nThe command "
-            "loads a plugin in a process of its own, for at most 20 s. It finds the plugins of "
+            "loads each plugin in its own process, for at most 20 s. rafter finds the plugins of "
             "`./dev setup --xla`, libtpu, and the file that the variable RAFTER_PJRT_PLUGIN "
             "names."),
     {.name = NULL},

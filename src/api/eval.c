@@ -20,7 +20,7 @@ enum { PASS_ROWS = 1024 }; /* default number of tokens in a forward pass */
 
 static const struct {
   const char *name;
-  const char *job; /* the job that resolves the options */
+  const char *job; /* job whose rules resolve the options */
   rf_eval_task run;
 } TASKS[] = {{"perplexity", "score", rf_eval_perplexity},
              {"choices", "score", rf_eval_choices},
@@ -152,7 +152,8 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
   rf_status status = RAFTER_OK;
   rf_json_lines lines;
   json_t *row = NULL;
-  if (access(path, F_OK)) return RAFTER_OK; /* the earlier evaluation stopped before its first result */
+  /* no file: the earlier evaluation stopped before its first result */
+  if (access(path, F_OK)) return RAFTER_OK;
   RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   for (;;) {
     RF_GO(rf_json_lines_next(&lines, &row, error));

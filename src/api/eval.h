@@ -28,7 +28,7 @@ typedef struct rf_evaluation {
 
 /* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes ownership. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
-/* Returns the result for row `index` of --data from an earlier, stopped evaluation, or NULL. */
+/* Returns the result that an earlier, stopped evaluation has for row `index` of --data, or NULL. */
 const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
 /* A task reads --data, runs the model, prints its figures, and fills `result` and `rows`. */

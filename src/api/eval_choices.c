@@ -27,7 +27,8 @@ typedef struct choice {
 } choice;
 
 typedef struct question {
-  int first, count, answer; /* first, count: range in sheet.choice. answer: index of the right choice. */
+  /* `first`, `count`: range in sheet.choice. `answer`: index of the right choice. */
+  int first, count, answer;
   bool done;
 } question;
 

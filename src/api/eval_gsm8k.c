@@ -15,7 +15,7 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
   rf_prompt of;       /* first field, because the owner of the replies is a pointer to the prompt */
-  bool ended;         /* true if this evaluation or an earlier one has the answer */
+  bool ended;         /* true after the answer is finished, in this evaluation or an earlier one */
   const json_t *kept; /* result of an earlier evaluation; NULL: none */
 } problem;
 
@@ -23,7 +23,7 @@ typedef struct exam {
   rf_evaluation *e;
   json_t *rows, *shots; /* shots: worked examples that precede every question */
   problem *problem;
-  int count, done, left; /* done: number of finished answers. left: number of answers to generate. */
+  int count, done, left; /* `done`: number of finished answers. `left`: number of answers to generate. */
   rf_generator *g;
   double start;
   rf_numbers *numbers;
@@ -50,8 +50,8 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
   return RAFTER_OK;
 }
 
-/* Reads the worked examples from the first rows of --shots-from. Without --shots-from, reads them
- * from train.jsonl, in the folder of the data. */
+/* Reads the worked examples from the first rows of --shots-from. Without --shots-from, reads the
+ * examples from train.jsonl in the folder of the data. */
 static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
   int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots")

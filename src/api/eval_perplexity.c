@@ -21,7 +21,7 @@ typedef struct document {
   json_t *id;
   rf_ids ids; /* without special tokens */
   double nll, squares;
-  int64_t scored, bytes; /* scored: number of scored tokens. bytes: length of their text. */
+  int64_t scored, bytes; /* `scored`: number of scored tokens. `bytes`: number of bytes of the scored text. */
   int64_t windows;       /* number of windows to score, from the first window on */
 } document;
 
@@ -83,7 +83,8 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
                    "a window is too short for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  /* For a .jsonl file, --limit counts rows and was applied when the rows were read. */
+  /* For a .jsonl file, --limit counts rows, and the reader of the rows has already applied this
+   * limit. */
   t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
     return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has tokens",
@@ -195,8 +196,8 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* The standard error of the mean assumes independent tokens. Multiplied by the derivative
-   * exp(mean), it is the standard error of the perplexity. */
+  /* The standard error of the mean assumes independent tokens. The standard error of the perplexity
+   * is this error, multiplied by the derivative exp(mean). */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",

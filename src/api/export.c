@@ -24,12 +24,12 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* from: file or folder of the weights. folder: the folder of config.json and the tokenizer; "" if
-   * `from` is a single file. */
+  /* `from`: file or folder of the weights. `folder`: the folder of config.json and the tokenizer;
+   * "" if `from` is a single file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
-  float *merged;     /* (room) sums of base weights and adapter products */
+  float *merged;     /* (room): sums of base weights and adapter products */
   int64_t room;
   int64_t values;
   int files, tokenizer_files;
@@ -62,11 +62,12 @@ static rf_status find_model(export *e, const char *name, rf_error *error) {
 }
 
 static rf_dtype dtype_of(const rf_options *o, rf_dtype stored) {
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* same order as the choices of --dtype */
+  /* dtypes in the order of the choices of --dtype */
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
   return rf_options_is_set(o, "dtype") ? dtypes[rf_options_choice(o, "dtype")] : stored;
 }
 
-/* ---- the parts of the folder ----------------------------------------------------------------- */
+/* ---- files of the folder ----------------------------------------------------------------- */
 
 /* Counts `count` more written values, and reports the progress. */
 static rf_status tell(export *e, int param, int64_t count, rf_error *error) {
@@ -137,7 +138,7 @@ static rf_status write_config(const export *e, const char *out, rf_error *error)
   for (int i = 0; i < 2; i++)
     if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
       json_object_set_new(json, keys[i], json_string(name));
-  json_object_del(json, "quantization_config"); /* OUT has no quantized values */
+  json_object_del(json, "quantization_config"); /* the exported values are not quantized */
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;
@@ -209,7 +210,7 @@ done:
   return status;
 }
 
-/* Fails before anything is written if the disk of OUT has too little space. `copies`: bytes of
+/* Fails, before writing anything, if the disk of OUT has too little space. `copies`: bytes of
  * copies that are removed at the end. */
 static rf_status check_space(const export *e, const char *out, int64_t copies, rf_error *error) {
   int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype) + copies;
@@ -263,7 +264,7 @@ static rf_status export_adapter(export *e, const rf_options *o, const char *out,
   return RAFTER_OK;
 }
 
-/* The merged model is first written as an f32 folder next to OUT, so its values are rounded only
+/* First writes the merged model as an f32 folder next to OUT, so that values are rounded only
  * once. */
 static rf_status export_merged_gguf(export *e, const rf_options *o, const char *out, const char *type,
                                     rf_error *error) {
@@ -355,10 +356,9 @@ static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sin
 }
 
 static const rf_option EXPORT[] = {
-    RF_CHOICE(
-        "format", "safetensors|gguf", "safetensors", "Output",
-        "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file, also if only "
-        "its name says so"),
+    RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",
+              "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file (the default "
+              "if OUT ends in .gguf)"),
     RF_CHOICE("dtype", "f32|bf16|f16", NULL, "Output",
               "dtype of the values; unset: the stored dtype if --dtype accepts it, otherwise f32 (adapters "
               "alone: f32)"),

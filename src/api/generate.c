@@ -83,7 +83,7 @@ static void put_single(const job *j) {
           rf_plan_compute_line(j->a.generator->decode, j->a.generator->prefill, compute));
 }
 
-/* Says why a single answer may be shorter than expected. */
+/* Prints why a single answer may be shorter than expected. */
 static void say_end(const job *j) {
   const rf_prompt *row = j->a.prompts.row;
   const rf_reply *r = row->replies.reply;
@@ -198,7 +198,7 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
 
 static const rf_option GENERATE[] = {
     RF_WORDS("prompt", TEXT, "TEXT", NULL, "Prompt",
-             "text to continue; -, or no prompt and a pipe: standard input, without its last newline"),
+             "text to continue; - reads standard input (the default for a pipe), without its last newline"),
     RF_FLAG("chat", "Prompt", "put the prompt into the model's chat template as the user's message"),
     RF_WORDS("tokens", LIST, "IDS", NULL, "Prompt", "token ids to continue, in place of a prompt"),
     RF_WORDS("input", PATH, "FILE", NULL, "Prompt",

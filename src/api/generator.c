@@ -28,8 +28,8 @@ struct rafter_generator {
   rf_generator *g;
   rf_constraints *constraints;
   entry *first, *spent; /* spent: list of ended requests, whose texts stay valid until the next step */
-  rafter_event *event;  /* (rf_generator_events) events of the last step */
-  rf_error *why;        /* (2 x batch) error of each event */
+  rafter_event *event;  /* (rf_generator_events): events of the last step */
+  rf_error *why;        /* (2 x batch): error of each event */
   int events, taken;
 };
 

@@ -235,7 +235,7 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (rf_text_ends_with(path, ".gguf") || rf_text_ends_with(path, ".bin")) {
     status = rf_inspect_blocks(path, sink, json, error);
-    rf_model known; /* files of unknown architectures are listed without the model's shape */
+    rf_model known; /* for an unknown architecture, the model's shape is not printed */
     if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
       status = inspect_model(path, sink, json, error);
   } else if (there)

@@ -87,7 +87,7 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
   json_array_append_new(list, row ? row : json_null());
 }
 
-/* Prints one line: parameters, bytes, and the type of most parameters. */
+/* Prints one line with the number of parameters, their bytes, and the most frequent type. */
 static void say_size(const rafter_sink *sink, const rf_gguf_source *source, int64_t elements, int64_t bytes) {
   const rf_quant_type *type = NULL;
   int64_t most = 0;

@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A model with its sizes. flops: FLOPs per token of a forward pass without attention scores, as the
- * sum over the ops of its graph. */
+/* A model with its sizes. `flops`: FLOPs per token of a forward pass, without attention scores. */
 typedef struct listed {
   const rf_model *model;
   const rf_params *params;

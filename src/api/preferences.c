@@ -55,7 +55,7 @@ void rf_put_preference(const rf_preference *p, bool validation, char *line, size
 /* State of the reference passes before the first step. */
 typedef struct before_steps {
   const rafter_sink *sink;
-  double end, last; /* last: time of the last call of after_pass */
+  double end, last; /* last: time of the latest call of after_pass */
   double longest;   /* seconds of the longest pass */
 } before_steps;
 

@@ -1,4 +1,4 @@
-/* prompts.c - the prompts that options name. */
+/* prompts.c - reads the prompts that options give. */
 #include "api/answers.h"
 
 #include "base/text.h"
@@ -63,7 +63,7 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
 enum { EACH = 8 }; /* default number of answers that one copy of the model generates at once */
 
 /* Sets the context length to --seq. Without --seq, takes the length of the longest prompt with its
- * answer. This length is at most the model's number of positions. */
+ * answer. The context is at most the model's number of positions. */
 static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_settings *settings,
                                  rf_error *error) {
   rf_build_options *b = &settings->plan.build;

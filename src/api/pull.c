@@ -22,7 +22,9 @@ typedef struct pull {
   rf_http *http;
   char *token; /* NULL: none */
   char endpoint[1024], folder_name[1024];
-  int folder, number, count; /* folder: its file descriptor. number: the current file, from 1 to count. */
+  /* `folder`: file descriptor of the model's folder. `number`: number of the current file, from 1
+   * to count. */
+  int folder, number, count;
   int64_t total_bytes, transferred_bytes;
   double start, said;  /* seconds */
   int64_t start_bytes; /* bytes of the file at time `start` */
@@ -251,7 +253,7 @@ static const rf_option PULL[] = {
              "hub to fetch from; unset: HF_ENDPOINT, or https://huggingface.co\nHF_TOKEN is sent to this hub "
              "only."),
     RF_NUMBER("retries", INT, NULL, 0, 100, "5", "Network",
-              "attempts in a row without a new byte after which the command fails"),
+              "fail after this many attempts in a row without a new byte"),
     RF_NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", "Network",
               "time without a byte after which the connection is retried"),
     {.name = NULL},

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk is up to PARTS parts of PART values. A thread reads and quantizes PAIR parts at a time.
- * PART is a multiple of every block size. */
+/* A chunk has at most PARTS parts of PART values each. A thread reads and quantizes PAIR parts at a
+ * time. PART is a multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64, PAIR = 2 };
 
 /* Values of general.file_type, from llama.cpp's enum llama_ftype. The numbers of K types are those
@@ -39,7 +39,7 @@ typedef struct work {
   float *value;                    /* (PARTS, PART) */
   float *back;                     /* (PARTS, PART) values after quantizing and dequantizing */
   uint8_t *block;                  /* quantized blocks of the chunk */
-  double wrong[PARTS], all[PARTS]; /* wrong: sums of squared errors. all: sums of squared values. */
+  double wrong[PARTS], all[PARTS]; /* `wrong`: sums of squared errors. `all`: sums of squared values. */
 } work;
 
 /* ---- the type of a tensor -------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
     w->error[i] = -1;
     w->bytes_in += t->bytes;
     w->bytes_out += w->out[i].bytes;
-    /* Fails early if the source's type cannot be read. */
+    /* Fails early if rafter cannot read the source's type. */
     if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error));
   }
   return RAFTER_OK;
@@ -180,8 +180,8 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* Copies a tensor that keeps its type. If the source has no bytes of this type, reads and writes
- * values instead. */
+/* Copies a tensor that keeps its type. If the source does not have the bytes of this type, reads
+ * and writes values instead. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);

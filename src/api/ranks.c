@@ -25,8 +25,8 @@ static rf_status link_of(const rf_options *o, rf_link **link, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* model_at returns the position of MODEL among the arguments. job_of returns the job whose plans
- * --mesh auto compares. */
+/* Return the position of MODEL among the arguments (model_at), and the job whose plans --mesh auto
+ * compares (job_of). */
 static int model_at(const rf_options *o) { return strcmp(rf_options_command(o), "eval") ? 0 : 1; }
 static const char *job_of(const rf_options *o) {
   const char *task = rf_options_argument(o, 0);

@@ -45,8 +45,9 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   return RAFTER_OK;
 }
 
-/* Appends "-NAME" for each input after the first, as in "-lora-sweep". NAME has no folder and no
- * ".json". So a page of several inputs does not overwrite the page of the first run. */
+/* Appends "-NAME" for each input after the first, as in "-lora-sweep". NAME is the input's name
+ * without its folder and ".json". So a page of several inputs does not overwrite the page of the
+ * first run. */
 static void name_others(const rf_options *o, char names[100]) {
   for (int i = 1; i < rf_options_argument_count(o); i++) {
     const char *text = rf_options_argument(o, i), *end = text + strlen(text);
@@ -107,8 +108,8 @@ static rf_status write_page(const char *path, const json_t *model, const rafter_
   return status;
 }
 
-/* Adds the summary of a run. If this machine makes the same plan for the run, computes the advice
- * again, because a run that ended early has recorded none. */
+/* Adds the summary of a run. A run that ended early has recorded no advice. So if this machine
+ * makes the same plan for the run, computes the advice again. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||
@@ -130,7 +131,7 @@ rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan,
   return status;
 }
 
-/* Writes the trace of the first run that has one, for --perfetto and --csv. */
+/* Writes the trace for --perfetto and --csv. Takes the first run that has a trace. */
 static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink,
                               rf_error *error) {
   static const struct {
@@ -164,7 +165,8 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
   for (int i = 0; i < rf_options_argument_count(o); i++) {
-    /* folder: found by the run's number in the history. named: a folder of that name. */
+    /* `folder`: folder of the run with this number in the history. `named`: folder with this
+     * name. */
     char folder[4096], named[4400];
     snprintf(named, sizeof named, "%.300s/%.4000s", rf_runs_root(), rf_options_argument(o, i));
     *folder = 0;
@@ -196,7 +198,7 @@ static const rf_option REPORT[] = {
              "page to write; unset: report.html in the folder of the first RUN, report-SECOND.html for "
              "several, or none with --json"),
     RF_WORDS("against", TEXTS, "OPTION=VALUE", NULL, "Output",
-             "plan the first RUN again with this change and compare them; may be repeated"),
+             "plan the first RUN again with this change, and compare both plans; may be repeated"),
     RF_WORDS("perfetto", PATH, "FILE", NULL, "Output",
              "file for the trace of the first traced RUN as Chrome trace events, which Perfetto opens"),
     RF_WORDS("csv", PATH, "FILE", NULL, "Output",

@@ -1,4 +1,4 @@
-/* rl.c - `rafter rl`: options and the parts of a run. rl_run.c has its steps. */
+/* rl.c - `rafter rl`: reads the options, and opens the parts of a run. rl_run.c runs the steps. */
 #define _GNU_SOURCE
 #include "api/rl_run.h"
 
@@ -152,7 +152,7 @@ static int64_t mean_prompt(const rf_rl_prompts *prompts) {
 static json_t *recorded_options(const parts *p) {
   json_t *options = rf_options_json(p->options);
   char run[4096];
-  /* `rafter plan --job rl` reads these two options */
+  /* `rafter plan --job rl` needs these two options, which `rafter rl` does not have */
   json_object_set_new(options, "requests", json_integer((json_int_t)p->run.shape.prompts));
   json_object_set_new(options, "prompt-tokens", json_integer((json_int_t)mean_prompt(p->data)));
   if (!rf_options_is_set(p->options, "resume")) return options;
@@ -161,8 +161,8 @@ static json_t *recorded_options(const parts *p) {
   return options;
 }
 
-/* Lists the plans of the run with their measurements, first those of the policy. `sampled` has the
- * measurements of sampling. NULL: sampling is not measured yet. */
+/* Lists the plans of the run with their measurements, first the plans of the policy. `sampled` has
+ * the measurements of sampling; NULL: sampling is not measured yet. */
 static int passes_of(const parts *p, const rf_executed *sampled, rf_report_pass pass[4]) {
   const rf_rl *rl = p->run.rl;
   int count = rf_trainer_passes(p->run.folder, pass);
@@ -286,23 +286,24 @@ static const rf_option RL[] = {
         "data", PATH, "FILE", NULL, "Data",
         "JSON Lines of prompts: \"prompt\", \"messages\" or \"tokens\", with \"id\", the right \"answer\", "
         "and fields for the reward command"),
-    RF_FLAG("chat", "Data", "put each \"prompt\" into the chat template; --system and --template do too"),
+    RF_FLAG("chat", "Data",
+            "put each \"prompt\" into the chat template; --system and --template also do this"),
     RF_WORDS("eval-data", PATH, "FILE", NULL, "Evaluation", "held-out prompts, in the form of --data"),
     RF_NUMBER("eval-every", INT, "STEPS", 0, 1e12, "10", "Evaluation",
               "steps between evaluations, which answer all held-out prompts greedily; 0: never"),
     RF_CHOICE("loss", RF_RL_LOSS_NAMES, "grpo", "Reinforcement learning",
               "how rewards become a loss; docs/rl.md has the formulas"),
     RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
-              "weight of the KL divergence from the base model; 0: the base model is not run, and no memory "
-              "is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
+              "weight of the KL divergence from the base model; 0: the base model does not run and takes no "
+              "memory; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
     RF_NUMBER("prompts", INT, "N", 1, 1 << 20, "8", "Reinforcement learning", "prompts of a step"),
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "8", "Reinforcement learning", "answers to each prompt"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "256", "Reinforcement learning",
               "maximum tokens of an answer"),
-    RF_FLAG("mask-cut", "Reinforcement learning", "leave answers that reach --max-tokens out of the loss"),
+    RF_FLAG("mask-cut", "Reinforcement learning", "exclude answers that reach --max-tokens from the loss"),
     RF_NUMBER(
         "overlong", TOKENS, NULL, 0, 1 << 24, "0", "Reinforcement learning",
-        "over this many tokens before --max-tokens, the reward of an answer falls by 1; 0: it does not"),
+        "number of tokens before --max-tokens over which the reward of an answer falls by 1; 0: no penalty"),
     RF_CHOICE("dynamic-sampling", "on|off", NULL, "Reinforcement learning",
               "replace prompts whose answers all have the same reward by other prompts; unset: on for dapo"),
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
@@ -315,7 +316,7 @@ static const rf_option RL[] = {
     RF_NUMBER("save-every", INT, "STEPS", 0, 1e12, "10", "Checkpoints",
               "steps between checkpoints; 0: only at the end"),
     RF_NUMBER("show-samples", INT, "PROMPTS", 0, 1 << 20, "2", "Output",
-              "prompts of each step whose answers are written to samples.jsonl, for the report"),
+              "number of prompts per step whose answers are written to samples.jsonl, for the report"),
     RF_FLAG("ignore-eos", "Sampling", "continue after the end-of-text token"),
     {.name = NULL},
 };

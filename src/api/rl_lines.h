@@ -9,7 +9,8 @@
 json_t *rf_rl_line_step(const rf_rl *rl, const rf_rl_report *report);
 /* Adds the figures of an evaluation to a line. */
 void rf_rl_line_evaluation(const rf_rl *rl, const rf_rl_report *report, json_t *line);
-/* A group with its answers and their tokens. The caller frees the object. */
+/* Returns a line for a group: its prompt, its answers and their tokens. The caller frees the
+ * object. */
 json_t *rf_rl_line_group(const rf_rl *rl, int64_t group, int64_t step, bool evaluation);
 
 #endif

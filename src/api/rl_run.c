@@ -93,8 +93,8 @@ static bool evaluates_at(const rf_rl_run *run, int64_t step) {
          (step % run->eval_every == 0 || step == run->steps);
 }
 
-/* Returns true if the last kept line is the line of the first step and has no evaluation. A signal
- * or a failed reward has ended this evaluation. */
+/* Returns true if the last kept line is the line of the first step and has no evaluation. A signal,
+ * or an error of the reward, has ended this evaluation. */
 static bool owes_evaluation(void *self, const char *text, size_t kept) {
   rf_rl_run *run = self;
   run->owes = evaluates_at(run, run->first_step) &&
@@ -195,7 +195,7 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
 /* Saves the steps so far, because the reward failed or numbers are not finite. Returns the error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
-  /* saving needs all hosts, and the other hosts do not save now */
+  /* saving needs all hosts, but the other hosts do not know of this error */
   if (rf_run_hosts(run->rl->run) > 1) return status;
   if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
     return status;
@@ -231,7 +231,7 @@ static rf_status interrupted(const rf_rl_run *run, bool *stopped) {
 
 rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
-  uint32_t owes = run->owes; /* only host 0 has metrics.jsonl, from which it knows this */
+  uint32_t owes = run->owes; /* known only to host 0, because only host 0 has metrics.jsonl */
   *stopped = false;
   if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit;
   RF_TRY(rf_run_agree(run->rl->run, &owes, error));

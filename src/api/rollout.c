@@ -67,8 +67,8 @@ static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
 
 /* Without --batch, chooses the batch with the highest planned rate. A larger batch must be faster
  * by 5 %, because it needs more memory. For a machine without measurements, the plan does not know
- * how much many rows speed up each row. There, a batch up to UNMEASURED is chosen if it is not
- * slower. */
+ * how much many rows speed up each row. For such a machine, a larger batch, up to UNMEASURED, is
+ * chosen if it is not slower. */
 static void choose_batch(const rf_options *o, rf_answering *a) {
   enum { FIRST = 8, UNMEASURED = 64, MOST = 256 };
   rf_build_options *b = &a->settings.plan.build;
@@ -211,7 +211,8 @@ static const rf_option ROLLOUT[] = {
              "file for the answers as JSON Lines, in the order of --input; the same command finishes it"),
     RF_FLAG("overwrite", "Output", "start again if the output has answers"),
     RF_FLAG("echo", "Output", "begin text and tokens of each row with those of its prompt"),
-    RF_FLAG("chat", "Prompt", "put each \"prompt\" into the chat template; --system and --template do too"),
+    RF_FLAG("chat", "Prompt",
+            "put each \"prompt\" into the chat template; --system and --template also do this"),
     RF_WORDS("eos-ids", LIST, "IDS", NULL, "Sampling",
              "token ids that end an answer, in place of the model's own"),
     RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Output",

@@ -15,8 +15,8 @@ enum { SETTINGS_MAX = 1 << 20 };
 
 /* ---- the settings ---------------------------------------------------------------------------- */
 
-/* Options that may differ between the runs of one file: no row depends on them, or a fingerprint
- * covers their content. All other options must be equal. */
+/* Options that may differ between the runs of one file: either no row depends on the option, or a
+ * fingerprint covers its content. All other options must be equal. */
 static const char *const FREE_OPTIONS[] = {
     "command", "model",         "adapter",   "input",        "output", "template", "overwrite", "max-seconds",
     "batch",   "threads",       "out",       "stats",        "trace",  "json",     "quiet",     "verbose",
@@ -152,7 +152,7 @@ done:
   return status;
 }
 
-/* ---- the rows that are there ----------------------------------------------------------------- */
+/* ---- existing rows ----------------------------------------------------------------- */
 
 /* Checks that a row of the file is the answer that has to come next. */
 static rf_status check_row(const rf_answering *a, const json_t *json, const char *path, int64_t line,
@@ -176,8 +176,8 @@ static rf_status check_row(const rf_answering *a, const json_t *json, const char
                          path, (long long)line, a->sample, (long long)row->line, a->path);
 }
 
-/* Counts the rows of earlier runs. *keep: bytes of the complete rows. *repairs: true if an
- * incomplete line of a killed process follows the complete rows. */
+/* Counts the rows of earlier runs. Sets *keep to the bytes of the complete rows. Sets *repairs if
+ * an incomplete line of a killed process follows the complete rows. */
 static rf_status read_rows(rf_answering *a, const char *path, int64_t *keep, bool *repairs, rf_error *error) {
   rf_json_lines lines;
   bool more = true;

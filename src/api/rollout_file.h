@@ -19,8 +19,8 @@ typedef struct rf_rollout_file {
 
 /* Opens `path` for the answers to the prompts of `answering`, before the prompts are queued. Sets
  * the fields out, written and sample of `answering`. Does not change the file. Returns
- * RAFTER_FAILED if the file cannot be written, or has answers of other settings or of another
- * program. With `overwrite`, the file counts as empty. */
+ * RAFTER_FAILED if the file cannot be written, or if the file has answers with other settings, or
+ * other content. With `overwrite`, the file counts as empty. */
 rf_status rf_rollout_open(rf_answering *answering, const rf_options *options, const char *path,
                           bool overwrite, rf_rollout_file *file, rf_error *error);
 /* Truncates the file after the kept rows, and records the settings of a new file. Call

@@ -18,8 +18,8 @@ rf_status rf_save_run(rafter_trainer *t, const rafter_sink *sink, int keep, int6
 rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
                              bool (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
                              size_t *kept, rf_error *error);
-/* Returns true if the last line of the `kept` bytes is that of `step` and does not contain `key`.
- * `key` includes its quotes. */
+/* Returns true if the last of the kept lines belongs to `step` and does not contain `key`. `key`
+ * includes its quotes. */
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key);
 /* Returns the options of a resumed run of `command`. Options on the command line take precedence
  * over options in run.json. The run continues in its folder, even if the folder was moved. */

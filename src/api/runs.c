@@ -25,7 +25,7 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* Copies a text without control characters, because any program may have written the history. */
+/* Copies a text without control characters, because other programs may have written the history. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = rf_json_text_at(object, key);
   size_t n = 0;
@@ -49,7 +49,7 @@ static const char *shown(const json_t *object, const char *key, char *(*text)(do
   return json_is_number(json_object_get(object, key)) ? text(rf_json_number_at(object, key), out) : out;
 }
 
-/* Writes a result as text, with the unit that the result's name ends in. */
+/* Writes a result as text. The end of the result's name decides the unit. */
 static char *result_text(const char *name, double value, char text[32]) {
   if (rf_text_ends_with(name, "bytes")) return rf_text_bytes(value, text);
   if (rf_text_ends_with(name, "per_second")) return rf_text_count(value, text);
@@ -105,8 +105,8 @@ static char *loss_text(double value, char text[32]) {
   return text;
 }
 
-/* Writes the columns of rewards. Only lists with a rewarded run have these columns. NULL as row:
- * writes the titles of the columns. */
+/* Writes the columns of rewards. Only lists with a rewarded run have these columns. If `row` is
+ * NULL, writes the titles of the columns. */
 static const char *reward_columns(const json_t *rows, int64_t limit, const json_t *row, char text[80]) {
   char reward[32], best[32];
   const json_t *one, *results = json_object_get(row, "results");
@@ -169,7 +169,7 @@ rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_
   if (rf_text_int(which, &id) && id > 0) filter.id = id;
   else filter.name = which;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
-  if (!json_array_size(rows) && filter.id) { /* a folder may have a number as its name */
+  if (!json_array_size(rows) && filter.id) { /* a number may also be the name of a folder */
     json_decref(rows);
     filter = (rf_history_filter){.name = which};
     RF_TRY(rf_history_rows(history, &filter, &rows, error));

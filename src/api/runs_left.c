@@ -16,7 +16,7 @@
 enum { LEFT_BYTES = 1 << 16 };
 
 /* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl.
- * Only complete lines are read. Returns NULL if the text has no step. */
+ * Reads only complete lines. Returns NULL if the text has no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss", "reward", "eval_reward"};
   double rate[LEFT_BYTES / 64];
@@ -44,7 +44,7 @@ static json_t *last_steps(const char *text, size_t bytes) {
   return left;
 }
 
-/* Adds the best evaluation of all steps. A line that is not JSON is skipped. */
+/* Adds the best evaluation of all steps. Skips lines that are not JSON. */
 static void add_best(const char *path, json_t *left) {
   rf_json_lines lines;
   double best = -INFINITY;

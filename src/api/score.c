@@ -1,5 +1,5 @@
-/* score.c - `rafter score`: log-probabilities of the tokens of given texts, and perplexity. A row
- * is one text with its results. */
+/* score.c - `rafter score`: computes log-probabilities of the tokens of given texts, and the
+ * perplexity. A row holds one text with its results. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/traced.h"
@@ -132,7 +132,7 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
 /* ---- windows --------------------------------------------------------------------------------- */
 
 /* Splits rows into windows of at most --seq tokens, which begin --stride tokens apart. A window
- * scores only the tokens that the previous window did not score. */
+ * scores only tokens that the previous window did not score. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -291,7 +291,7 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-/* Scores all windows. *seconds gets the time of the forward passes only. */
+/* Scores all windows. *seconds is the time of the forward passes alone. */
 static rf_status pass_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *executed,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
@@ -396,7 +396,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = pass_all(w, scorer, sink, &executed, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  rf_out_file *out = w->put ? w->out : NULL; /* a signal does not prevent the writing of complete rows */
+  rf_out_file *out = w->put ? w->out : NULL; /* complete rows are also written after a signal */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
   if (status == RAFTER_INTERRUPTED) {

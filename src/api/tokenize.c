@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 /* Opens the tokenizer of MODEL. MODEL may be a tokenizer without a model. Sets *vocab to the
- * vocabulary size of the model, or else of the tokenizer. */
+ * vocabulary size of the model. Without a model, takes the size of the tokenizer. */
 static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int64_t *vocab, rf_error *error) {
   static const char *const ENDINGS[] = {".json", ".model", ".gguf"};
   struct stat info;

@@ -35,7 +35,7 @@ typedef struct run_log {
   double val_loss; /* loss of the last validation; NaN: none */
   /* figures of a loss of preferences in the last step, and in the last validation */
   rf_preference pairs, val_pairs;
-  bool prefers; /* true if the loss is a loss of preferences */
+  bool prefers; /* true for a loss of preferences */
 } run_log;
 
 /* JSON has no infinite numbers and no NaN. */
@@ -242,7 +242,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
                                 log->seconds_limit > 0 ? log->start + log->seconds_limit : 0, stopped,
                                 &time_is_up, error));
   if (*stopped || time_is_up) return RAFTER_OK;
-  uint32_t owes = log->owes_validation; /* only host 0 has metrics.jsonl, from which it knows this */
+  uint32_t owes = log->owes_validation; /* known only to host 0, because only host 0 has metrics.jsonl */
   RF_TRY(rf_run_agree(r->run, &owes, error));
   if (owes) RF_TRY(validate_first(t, log, stopped, error));
   while (r->step < log->steps && !*stopped) {

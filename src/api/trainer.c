@@ -52,8 +52,8 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
                  "%s holds a run already", t->out);
 }
 
-/* Creates the run folder and locks it. Locks the folder before checking it, because other processes
- * can change an unlocked folder. */
+/* Creates, locks and then checks the run folder. The lock comes first, because other processes can
+ * change an unlocked folder. */
 static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unnamed, const char *resume,
                              rf_error *error) {
   RF_TRY(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
@@ -250,7 +250,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   if (writes) RF_GO(take_folder(t, o, unnamed, resume, error));
   if (writes) status = take_tokenizer(t, o, s, error);
   if (status == RAFTER_OK) status = open_trainer(t, s, error);
-  /* the steps per epoch are known after loading the data */
+  /* the number of steps per epoch is known only after loading the data */
   if (status == RAFTER_OK && trains && rf_trains_by_epochs(o)) {
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);

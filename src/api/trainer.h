@@ -10,11 +10,12 @@
 
 struct rafter_trainer {
   rf_settings settings;
-  char out[4096], resume[4096], tokenizer[4200]; /* tokenizer: folder of the copy in `out`; "": none */
+  /* tokenizer: folder of the tokenizer's copy in `out`; "": no copy */
+  char out[4096], resume[4096], tokenizer[4200];
   bool hidden; /* true on hosts other than 0, where `out` is a temporary folder */
   int lock;    /* file descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
-  rf_preferences *preferences; /* owner of `trainer`; NULL: the loss is not a loss of preferences */
+  rf_preferences *preferences; /* owner of `trainer` if the loss is a loss of preferences; otherwise NULL */
 };
 
 /* Sets `run` to the folder of a run. `resume` names this run or one of its checkpoints. */
@@ -27,12 +28,12 @@ bool rf_trains_with_trace(const rf_options *o);
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error);
 /* Chooses, makes and locks the run's folder t->out, for a command that makes its own trainer. Sets
- * t->resume to the checkpoint of --resume. t->lock must be -1 before the call. *ours is true if the
- * folder is new. Then the caller removes the folder if the run does not begin. */
+ * t->resume to the checkpoint of --resume. The caller must set t->lock to -1 before. If the folder
+ * is new, sets *ours, and the caller must remove the folder if the run does not begin. */
 rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error);
 /* Computes the learning rates from --lr, --schedule, --warmup, --decay and --min-lr. */
 rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *schedule, rf_error *error);
-/* rf_take_step takes a step. rf_take_validation validates `rows` rows or pairs. A loss of
+/* Take a step (rf_take_step), or validate `rows` rows or pairs (rf_take_validation). A loss of
  * preferences sets *preference, which may be NULL. */
 rf_status rf_take_step(rafter_trainer *t, rafter_step *step, rf_preference *preference, rf_error *error);
 rf_status rf_take_validation(rafter_trainer *t, int64_t rows, double *loss, rf_preference *preference,
