@@ -13,7 +13,7 @@ typedef struct layer {
   int param, a, b, ranks;
   rf_lora_parts parts;
   int64_t inner, joined;        /* K, S */
-  int64_t a_at, b_at, ranks_at; /* positions in the arrays of an rf_adapter_values */
+  int64_t a_at, b_at, ranks_at; /* first indices of this layer in the arrays of an rf_adapter_values */
 } layer;
 
 typedef struct slot {
@@ -29,7 +29,7 @@ struct rf_adapters {
 };
 
 struct rf_adapter_values {
-  const rf_generator *of; /* the generator whose slots have this layout */
+  const rf_generator *of; /* generator whose slots have this layout */
   float *value;           /* (values): A and B of each layer */
   int32_t *ranks; /* (ranks): rank of each part of each layer; 0: the adapter does not adapt this part */
 };
@@ -121,8 +121,8 @@ static const layer *layer_of(const struct rf_adapters *s, int param) {
 }
 
 /* Returns the part of an adapter that contains all columns of part `q` of the slots. Returns -1 if
- * no part contains them all. An adapter may treat a layer such as attn/qkv as one part, and the
- * slots as several parts. */
+ * no part contains all these columns. An adapter may treat a layer such as attn/qkv as one part,
+ * and the slots as several parts. */
 static int part_with(const rf_lora_parts *adapter, const rf_lora_parts *slots, int q) {
   int64_t first = slots->at[q], end = first + slots->columns[q];
   for (int i = 0; i < adapter->count; i++)

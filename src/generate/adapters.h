@@ -29,7 +29,7 @@ rf_status rf_generator_unload(rf_generator *generator, int64_t id, rf_error *err
 /* Returns the number of adapters that new requests can use. *slots is the maximum number. */
 int rf_generator_adapters(const rf_generator *generator, int *slots);
 
-/* Internal functions of the folder generate. */
+/* The following functions are only for the files of src/generate. */
 rf_status rf_adapters_open(rf_generator *generator, rf_error *error);
 void rf_adapters_close(rf_generator *generator);
 /* Returns the slot of a submitted request's adapter; -1: the request has no adapter. */

@@ -1,14 +1,14 @@
 /* admit.c - decides when a waiting answer starts, and which cached prefix it uses. To start, an
- * answer needs a slot, and pages until its end (reserve.h). The answer reuses the cached sequence
- * that has the longest common prefix with its prompt. If a running answer is just computing a
- * longer common prefix, the waiting answer waits for this prefix. When a pass needs more pages,
- * sequences that were kept for reuse are evicted. The least recently used sequence is evicted
- * first.
+ * answer needs a free slot, and enough pages until its end (reserve.h). The answer reuses the
+ * cached sequence that has the longest common prefix with its prompt. If a running answer is just
+ * computing a longer common prefix, the waiting answer waits for this prefix. When a pass needs
+ * more pages, sequences that were kept for reuse are evicted. The least recently used sequence is
+ * evicted first.
  *
  * Answers start in the order of their requests, with one exception. If the first waiting answer
- * does not fit, rf_promise gets the pass in which it will fit even if all running answers reach
- * their maximum length. A later request may start before this answer if the answer still fits in
- * the promised pass. */
+ * does not fit, rf_promise records the pass in which this answer will fit, even if all running
+ * answers reach their maximum length. A later request may start before this answer if this answer
+ * still fits in the promised pass. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -117,8 +117,8 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   return best;
 }
 
-/* Returns true if a running answer is computing a prefix that has more than `have` tokens in common
- * with `r`. */
+/* Returns true if a running answer is computing a common prefix with `r` that is longer than `have`
+ * tokens. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -136,7 +136,7 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
 static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_pending *first,
                                      rf_cached_seq *from, int64_t length) {
   rf_cached_seq *c = free_sequence(b);
-  /* RF_KEPT or more sequences do not run now, and at most one of these is pinned, so one can be
+  /* at least RF_KEPT sequences do not run now, and at most one of these is pinned, so one can be
    * evicted */
   if (!c) {
     c = oldest(b, from);
@@ -146,7 +146,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_
   c->state = RF_CACHED_RUNS;
   if (has_room(b, r, &c->sequence, length, first, NULL)) return c;
   rf_drop_sequence(b, c);
-  /* The answer continues in the pinned sequence itself, which saves a copy of the last page. */
+  /* The answer continues in the pinned sequence itself, which needs no copy of the last page. */
   if (!from || !from->pin || &from->pin->of != r || !has_room(b, r, &from->sequence, length, first, from))
     return NULL;
   rf_sequence_cut(&b->pages, &from->sequence, length);
@@ -225,9 +225,8 @@ static start_result start(rf_generator *g, rf_pending *p, const rf_pending *firs
   return STARTED;
 }
 
-/* Returns true if `p` can start in step `start`, even if no answer ends early. The first `claims`
- * claims of the reserve belong to other sequences, and the first `running` of these claims belong
- * to running answers. */
+/* Returns true if `p` can start in step `start`, even if no answer ends early. `claims`: number of
+ * claims of other sequences. `running`: number of claims of running answers, which come first. */
 static bool fits_at(rf_batch *b, const rf_pending *p, int running, int claims, int64_t start) {
   b->reserve.count = claims;
   claim_later(b, p, start);
@@ -253,7 +252,7 @@ static void promise(rf_batch *b, const rf_pending *p) {
   b->promise.pass = b->counts.passes + yes;
 }
 
-/* maximum number of requests that are tried for overtaking, because each try reads all claims */
+/* maximum number of requests that may try to overtake, because each try reads all claims */
 enum { LOOK = 16 };
 
 static void overtake(rf_generator *g, rf_pending *first) {

@@ -60,7 +60,8 @@ done:
   return status;
 }
 
-/* ---- the CSV of the Azure traces -------------------------------------------------------------- */
+/* ---- CSV files of the Azure traces
+ * -------------------------------------------------------------- */
 
 static const char CSV_HEADER[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 

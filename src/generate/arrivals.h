@@ -7,14 +7,14 @@
 typedef struct rf_arrival {
   double at;              /* Seconds from the start. */
   int64_t prompt, answer; /* Number of tokens. */
-  int64_t shared;         /* Number of tokens at the prompt's start that all requests have in common. */
+  int64_t shared;         /* Length of the prefix that all prompts have in common, in tokens. */
   int samples;            /* Number of answers to the prompt. */
   int64_t limit;          /* max_tokens of the request; values below `answer` count as `answer`. */
 } rf_arrival;
 
 enum { RF_MAX_ARRIVALS = 1 << 20 };
 
-/* Fills the list with copies of `like`. Their times form a Poisson process with `per_second`
+/* Fills the list with copies of `like`. The arrival times form a Poisson process with `per_second`
  * requests per second. If `per_second` is 0, all requests arrive at time 0. */
 void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count);
 /* Reads a list of arrivals and sorts it by time. The caller frees the list. The file has one of two

@@ -186,7 +186,7 @@ rf_generate_counts rf_generator_counts(const rf_generator *g) {
   return counts;
 }
 
-/* Returns true if an answer in an earlier slot also has this page of the class. */
+/* Returns true if an answer in an earlier slot also uses this page of the class. */
 static bool counted(const rf_batch *b, int slot, int class, int32_t page) {
   for (int i = 0; i < slot; i++) {
     if (!b->slot[i].to) continue;
@@ -361,7 +361,7 @@ static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
 }
 
 /* Returns the slot of the oldest answer after `before` whose prompt needs more than one row.
- * Returns -1 if no answer does. */
+ * Returns -1 if no answer has such a prompt. */
 static int next_prompt(const rf_batch *b, int64_t before) {
   int next = -1;
   for (int i = 0; i < b->slots; i++)
@@ -396,9 +396,9 @@ static void sort_by_adapter(rf_batch *b) {
     }
 }
 
-/* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
- * chunks of prompts, oldest first. A pass computes logits for one row per slot. So a scored prompt
- * gets the row of its own slot and the rows of free slots. */
+/* Composes a forward pass. Every answer that needs only one row gets its row. Chunks of prompts
+ * take the other rows, oldest prompt first. A pass computes logits for one row per slot. So a
+ * scored prompt gets the row of its own slot and the rows of free slots. */
 static void compose(rf_batch *b) {
   int64_t spare = 0;
   b->parts = 0;
@@ -488,7 +488,7 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
 }
 
 /* Chooses tokens in order, as long as each chosen token equals the drafted token. A choice depends
- * only on the tokens before it, so passes without drafts give the same tokens. */
+ * only on earlier tokens, so passes without drafts give the same tokens. */
 static void choose(rf_batch *b, int i, int worker) {
   rf_slot *a = &b->slot[b->order[i]];
   const rf_forward_part *part = &b->part[i];

@@ -15,16 +15,16 @@ enum { RF_KEPT = 32 };
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
 typedef struct rf_forward_part {
   rf_sequence *sequence;
-  /* answer whose next tokens are chosen from this part; NULL: the caller reads logits */
+  /* answer that chooses its next tokens from this part; NULL: the caller reads logits */
   const struct rf_slot *answer;
   const int32_t *tokens; /* (count) */
   int64_t count;
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
   int scored;       /* number of rows before the wanted rows whose logits are needed to score the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
-  /* Outputs, valid until the next forward pass. logits: f32 (wanted, V). If the program chooses the
-   * tokens, `chosen` and `logprobs` (wanted) are set, and `logits` is NULL. The logits and lse of
-   * the `scored` rows precede those of the wanted rows. */
+  /* Outputs, valid until the next forward pass. `logits`: f32 (wanted, V). If the program chooses
+   * the tokens, `chosen` and `logprobs` (wanted) are set, and `logits` is NULL. The logits and lse
+   * of the `scored` rows precede those of the wanted rows. */
   const float *logits;
   const int32_t *chosen;
   const float *logprobs;
@@ -48,9 +48,9 @@ typedef struct rf_engine {
   int64_t rows, /* Maximum number of rows of a forward pass. */
       chunk;    /* Maximum number of tokens of one prompt in a forward pass. */
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Chooses the token after row `row` of the part's wanted rows, and sets answer->choice[row]. Must
-   * be called for the rows of a part in order. Several workers may call `choose` at the same time
-   * for different sequences of a pass. Errors: see rf_sampler_choose. */
+  /* Chooses the token after row `row` of the part's wanted rows, and sets answer->choice[row]. The
+   * calls for the rows of a part must be in order. Several workers may call `choose` at the same
+   * time for different sequences of a pass. Errors: see rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
                       rf_error *error);
   /* Writes the scores of the tokens that follow the `scored` rows of a part. NULL: the engine
@@ -99,8 +99,8 @@ struct rf_slot {
   rf_draft_odds odds;
 };
 
-/* The latest pass in which the first waiting answer starts, even if other answers overtake this
- * answer. */
+/* Promise to the first waiting answer: the latest pass in which it starts, even if other answers
+ * overtake it. */
 typedef struct rf_promise {
   int64_t request; /* Id of the waiting request; -1: no answer waits for pages. */
   int sample;
@@ -119,10 +119,10 @@ typedef struct rf_batch {
   int cancelled; /* Number of samples whose event RF_FINISH_CANCELLED is still due. */
   rf_slot *slot;
   rf_cached_seq *cached;
-  rf_forward_part *part; /* The next tokens of each sequence that takes part in this step. */
+  rf_forward_part *part; /* Next tokens of each sequence in this step. */
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
-  int draft;             /* Maximum drafted tokens of an answer in a pass. */
+  int draft;             /* Maximum number of drafted tokens of an answer in a pass. */
   int32_t *next;         /* Memory for the arrays `next` of all slots. */
   rf_choice *choice;     /* Memory for the arrays `choice` of all slots. */
   rf_drafter_text *text; /* (slots): texts of the answers for which a model drafts. */
@@ -152,7 +152,7 @@ rf_status rf_generator_refresh(rf_generator *generator, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
-/* Returns the number of cached tokens of running answers (see rf_generator_use). *capacity gets the
+/* Returns the number of cached tokens of running answers (see rf_generator_use). *capacity is the
  * number of tokens that the cache can hold. */
 int64_t rf_batch_live_tokens(const rf_batch *batch, int64_t *capacity);
 /* Releases the pages of a sequence, and frees the sequence's entry. */

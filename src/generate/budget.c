@@ -5,9 +5,9 @@
 
 /* Passes are grouped into classes by size, with two classes per factor of two: 16, 24, 32, 48, ...
  * A measured value moves the mean of its class by the fraction NEWS. A value counts as at most
- * UNSURE times the mean, because other programs slow down some passes. Slower means of larger
- * classes move toward this mean by the fraction FADE, so that the budget tries these sizes
- * again. */
+ * UNSURE times the mean, because other programs slow down some passes. If the mean of a larger
+ * class is slower, it moves toward this mean by the fraction FADE, so that the budget tries this
+ * size again. */
 enum { SIZES = 48 };
 static const double NEWS = 0.125, UNSURE = 3, LEAST = 0.01, FADE = 1.0 / 256;
 
@@ -21,8 +21,8 @@ struct rf_budget {
   double growth;
   rf_extent *part; /* (slots + 1): extents of the answers in the pass, then of the prompt */
   int parts;
-  int64_t length; /* cached tokens of the pass's first prompt */
-  /* answers: for passes without prompts. rows: for the time that prompts add to a pass. */
+  int64_t length; /* number of cached tokens of the pass's first prompt */
+  /* `answers`: for passes without prompts. `rows`: for the time that prompts add to a pass. */
   pace answers[SIZES], rows[SIZES];
 };
 
@@ -60,7 +60,7 @@ static int size_of(int64_t rows) {
 }
 
 /* Returns measured / predicted time for a size. If no pass of this size was measured, takes the
- * closest smaller measured size, otherwise the closest larger one. */
+ * closest smaller measured size, otherwise the closest larger measured size. */
 static double ratio_of(const pace at[SIZES], int64_t rows) {
   const int size = size_of(rows);
   double ratio = 0;

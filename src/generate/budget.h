@@ -8,7 +8,7 @@
 
 #include "plan/plan.h"
 
-enum { RF_BUDGET_ROWS = 16 }; /* a pass reads at least this many tokens, so that prompts end */
+enum { RF_BUDGET_ROWS = 16 }; /* minimum number of prompt tokens in a pass, so that prompts make progress */
 
 /* Predicted times of passes with both plans, and the answers of the next pass. */
 typedef struct rf_budget rf_budget;

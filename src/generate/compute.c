@@ -1,5 +1,6 @@
-/* compute.c - the engine that computes. It writes the inputs of a forward pass, runs the plan, and
- * chooses tokens. The page tables are written for each pass; row i belongs to sequence i. */
+/* compute.c - the engine that computes. The engine writes the inputs of a forward pass, runs the
+ * plan, and chooses tokens. Each pass writes the page tables; row i of a table belongs to sequence
+ * i. */
 #include "generate/adapters.h"
 #include "generate/batch.h"
 #include "generate/pace.h"
@@ -16,7 +17,7 @@ enum { SHAPES = 64 };
 typedef struct compute {
   rf_generator *g;
   struct inputs {
-    int64_t count, wanted; /* count: rows of the pass on all chips together. wanted: rows of logits. */
+    int64_t count, wanted; /* `count`: rows of the pass on all chips together. `wanted`: rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
     int32_t *adapters; /* (rows): slot of each row's adapter; NULL: the plan has no slots */
     float *logits, *lse;
@@ -139,7 +140,7 @@ static void write_rules(const struct inputs *io, const rf_forward_part *part, in
   memset(io->barred + row * RF_BARRED, 0xff, (size_t)(rest * RF_BARRED) * sizeof(int32_t));
 }
 
-/* Checks before a pass whether a signal wants it to stop. All ranks of one copy of the model stop
+/* Fails before a pass if a signal has asked to stop. All ranks of one copy of the model stop
  * together. */
 static rf_status stops(const compute *c, const volatile int **during, rf_error *error) {
   const volatile int *stop = c->g->settings.progress.stop;

@@ -122,7 +122,7 @@ rf_status rf_conversation_answered(rf_conversation *c, const rf_reply *reply, rf
   c->closed = is_end(c, last);
   json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content",
                                                rf_json_bytes(reply->text, reply->bytes)));
-  /* c->ids also contains the tokens of the stop text, which the next prompt must not contain */
+  /* c->ids also contains the tokens of the stop text, which must not be in the next prompt */
   if (reply->state.found) {
     forget(c);
     return RAFTER_OK;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* The totals over all answers begin as if PRIOR_TRIED drafts had been verified, and half of these
- * drafts had been right. The counts of a new answer begin as if PRIOR_TRIED drafts had been
+ * drafts had been right. The counts of a new answer begin as if PRIOR_TRIED of its drafts had been
  * verified, with the success rate of all earlier answers. Newer drafts count more than older
  * drafts, because each pass multiplies the older counts by FADE. */
 static const double PRIOR_TRIED = 2, PRIOR_CHANCE = 0.5, FADE = 0.95, FADE_ALL = 0.99;
@@ -55,7 +55,7 @@ int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int ma
 
 /* Draft of one answer in a step. */
 typedef struct part {
-  /* proposed: number of proposed tokens. count: number of tokens that the step verifies. */
+  /* `proposed`: number of proposed tokens. `count`: number of tokens that the step verifies. */
   int proposed, count;
   rf_draft_odds *odds;
   double chance, /* rf_draft_chance of the draft */
@@ -134,7 +134,8 @@ void rf_draft_propose(rf_draft_plan *p, int which, const int32_t *tokens, int64_
   of->chance = of->proposed ? rf_draft_chance(&p->odds, odds, odds->match) : 0;
 }
 
-/* Lists drafted tokens in descending order of their gains, each by the index of its answer. */
+/* Lists drafted tokens by their gains, the largest gain first. An entry is the index of the token's
+ * answer. */
 static int list_gains(rf_draft_plan *p) {
   int listed = 0;
   for (int i = 0; i < p->parts; i++) p->part[i].gain = p->part[i].chance;
@@ -149,8 +150,8 @@ static int list_gains(rf_draft_plan *p) {
   }
 }
 
-/* Gives each answer its drafted tokens among the first `tokens` entries of the order. Returns the
- * expected number of tokens of the step. */
+/* Takes the first `tokens` entries of the order, and sets the number of drafted tokens of each
+ * answer. Returns the expected number of tokens of the step. */
 static double give(rf_draft_plan *p, int tokens) {
   double expected = p->parts;
   for (int i = 0; i < p->parts; i++) {

@@ -1,7 +1,7 @@
 /* draft.h - drafts the next tokens of an answer, so that one forward pass can verify several tokens
- * (speculative decoding; Leviathan et al., 2023). The search looks for an earlier occurrence of the
- * latest tokens in the prompt or the answer. The draft repeats the tokens after this occurrence
- * (prompt lookup; Saxena, 2023).
+ * (speculative decoding; Leviathan et al., 2023). The function rf_draft_lookup searches for an
+ * earlier occurrence of the latest tokens in the prompt or the answer. The draft repeats the tokens
+ * after this occurrence (prompt lookup; Saxena, 2023).
  *
  * A step drafts only as many tokens as are expected to save time. With probability p that a drafted
  * token is right, n drafted tokens give 1 + p + p^2 + ... + p^n tokens. The step chooses the draft
@@ -20,7 +20,7 @@ enum { RF_DRAFT_MODEL = 1 };
 typedef struct rf_draft_odds {
   double tried[RF_DRAFT_MAX_MATCH + 1], right[RF_DRAFT_MAX_MATCH + 1];
   int match;   /* Number of common tokens of the latest draft; 0: no draft. */
-  int longest; /* Number of right tokens in recent drafts: the maximum, which falls slowly. */
+  int longest; /* Maximum number of right tokens in recent drafts. The value falls slowly. */
   bool begun;
 } rf_draft_odds;
 /* Returns the probability that the first token of a draft with `match` common tokens is right.
@@ -35,7 +35,7 @@ void rf_draft_learn(rf_draft_odds *odds, int drafted, int right, double fade);
 int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int max, int *match);
 
 /* Decides how many tokens the answers of a step draft. `decode` must outlive the rf_draft_plan.
- * `all`: draft as many tokens as possible, even if this is slower. */
+ * `all`: true to draft as many tokens as possible, even if this is slower. */
 typedef struct rf_draft_plan rf_draft_plan;
 rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool all, rf_draft_plan **out,
                              rf_error *error);

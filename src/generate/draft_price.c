@@ -6,14 +6,14 @@
 
 /* The predicted time of a pass uses the fastest of the last LATEST passes with the same number of
  * rows, because other programs slow down some passes. A single measured pass counts at most as
- * UNSURE times a pass with fewer rows. After every HALF steps without a pass of this size, its
- * excess over smaller passes is halved, so that this size is tried again. */
+ * UNSURE times a pass with fewer rows. If a size was not measured for HALF steps, its excess over
+ * the time of smaller passes is halved, so that this size is tried again. */
 enum { LATEST = 4 };
 static const double UNSURE = 3, HALF = 512;
 
 typedef struct pace {
   double ratio[LATEST], /* measured / predicted seconds */
-      planned;          /* predicted seconds of the latest priced pass */
+      planned;          /* plan's seconds of the latest predicted pass */
   int64_t passes,       /* number of measured passes */
       step;             /* step of the latest measured pass */
 } pace;
@@ -44,7 +44,7 @@ void rf_draft_price_close(rf_draft_price *p) {
 }
 
 /* Returns measured / predicted seconds of passes with `rows` rows. If no such pass was measured,
- * takes the closest smaller measured number of rows, otherwise the closest larger number. */
+ * takes the ratio of the closest smaller number of rows, or else of the closest larger number. */
 static double ratio_of(const rf_draft_price *p, int64_t rows) {
   double ratio = 0;
   for (int64_t r = 1; r <= p->rows && (r <= rows || !ratio); r++) {

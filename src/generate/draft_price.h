@@ -5,7 +5,7 @@
  * same number of rows are multiplied by measured / predicted time.
  *
  * Wrong drafts cost time. A credit limits this time. At first, the credit is a fraction of the time
- * of a pass. The credit grows with each pass, and by the time that right drafts save. So if all
+ * of a pass. Each pass adds to the credit, and so does the time that right drafts save. So if all
  * drafts are wrong, drafts take at most RF_DRAFT_SHARE of the time of a long run. */
 #ifndef RF_DRAFT_PRICE_H
 #define RF_DRAFT_PRICE_H

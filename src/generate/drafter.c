@@ -92,8 +92,8 @@ static int32_t likeliest(const float *logits, int64_t vocab) {
   return best;
 }
 
-/* Runs one pass over its parts. For each text whose end the pass reaches, writes the likeliest next
- * token. */
+/* Runs one pass over its parts. If the pass reaches the end of a text, writes the likeliest next
+ * token of this text. */
 static rf_status take_pass(rf_drafter *d, const rf_drafter_text *text, int parts, int drafted,
                            rf_error *error) {
   RF_TRY(rf_forward(d->g, d->part, parts, error));

@@ -8,7 +8,7 @@
 
 typedef struct rf_drafter rf_drafter;
 
-/* Opens the draft model. `settings` have the context and the number of the answers. */
+/* Opens the draft model. `settings` give the context and the number of answers. */
 rf_status rf_drafter_open(const rf_infer_settings *settings, rf_drafter **drafter, rf_error *error);
 void rf_drafter_close(rf_drafter *drafter); /* NULL is allowed. */
 /* Returns the plan of a pass with one token for each answer. */

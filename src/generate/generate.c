@@ -86,8 +86,7 @@ rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int 
   return status;
 }
 
-/* Opens the draft model. From then on, the predicted time of drafts includes this model's
- * passes. */
+/* Opens the draft model, and includes its passes in the predicted time of drafts. */
 static rf_status open_drafter(rf_generator *g, rf_error *error) {
   if (!g->settings.drafter) return RAFTER_OK;
   RF_TRY(rf_drafter_open(g->settings.drafter, &g->drafter, error));
@@ -105,7 +104,8 @@ void rf_generate_slots(rf_plan_options *plan) {
   rf_build_options *b = &plan->build;
   const rf_mesh *mesh = &b->mesh;
   const int64_t copies = rf_mesh_copies(mesh), apart = rf_generate_shares(plan);
-  const bool full = b->sequences >= b->microbatch; /* always true for the cache of a draft model */
+  /* true for the cache of a draft model, which has all sequences */
+  const bool full = b->sequences >= b->microbatch;
   /* true: each copy has one more sequence, which caches a prompt */
   const bool more = b->sequences > b->microbatch;
   b->microbatch = rf_round_up(rf_ceil_div(b->microbatch, apart), rf_mesh_size(mesh, RF_AXES_OF_PASS));

@@ -1,14 +1,14 @@
 /* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
- * forward pass. Each running answer has one row in a step, for its latest token. The other rows are
- * chunks of prompts. Example:
+ * forward pass. In a step, each running answer has one row for its latest token. All other rows
+ * read chunks of prompts. Example:
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
  *   while (rf_generator_busy(g)) {
  *     rf_generator_step(g, &event, &events, error);
  *     for (int i = 0; i < events; i++) ... event[i].token ...
  *   } // end of the example.
  *
- * An answer has the same bits whatever other requests run, however its prompt is split into chunks,
- * and with or without a cached prefix. Only one thread may use a generator at a time. */
+ * The bits of an answer do not depend on other requests, on the chunks of its prompt, or on the use
+ * of a cached prefix. Only one thread may use a generator at a time. */
 #ifndef RF_GENERATE_H
 #define RF_GENERATE_H
 
@@ -33,7 +33,7 @@ typedef struct rf_generator {
   int64_t others; /* Value of rf_run_others when the cache was last valid. */
   bool computes;  /* false: a simulation, or the backend null, which computes no logits. */
   struct rf_batch *batch; /* Cache and requests, see batch.h. */
-  /* Fields of rf_generator_feed. length: number of cached tokens. logits: (V), of the last
+  /* Fields of rf_generator_feed. `length`: number of cached tokens. `logits`: (V), of the last
    * token. */
   int64_t length;
   const float *logits;
@@ -102,8 +102,8 @@ typedef struct rf_request {
   const int32_t *stop;
   int64_t stop_count;
   int top; /* Number of alternatives to report with each token, 0 to RF_TOP_LOGPROBS. */
-  /* true: the answer stays in the cache after its end, until its pages are needed. The next turn of
-   * the conversation can then reuse the answer's tokens. */
+  /* true: the answer stays in the cache after its end, until its pages are needed. So the next turn
+   * of the conversation can reuse the answer's tokens. */
   bool keep;
   int64_t adapter; /* Id from rf_generator_load; 0: the model without an adapter. */
   void *owner;     /* Pointer that every event of the request contains. */
@@ -154,8 +154,8 @@ bool rf_generator_busy(const rf_generator *generator);
 int rf_generator_events(const rf_generator *generator);
 /* Runs one step. *events lists *count events, at most rf_generator_events. *count may be 0. If one
  * answer fails, its event has the error. The step fails only if the whole run fails. Do not repeat
- * a failed step. RAFTER_INVALID: another plan of the run has run since an answer began. Then cancel
- * the running answers. Allocates nothing. */
+ * a failed step. RAFTER_INVALID: another plan of the run has run since an answer began, and the
+ * caller must cancel the running answers. Allocates nothing. */
 rf_status rf_generator_step(rf_generator *generator, const rf_event **events, int *count, rf_error *error);
 /* Cancels a running or waiting answer. Sample -1 means all answers of the request. If the request
  * has `keep`, the answer stays cached. The next steps report RF_FINISH_CANCELLED. An ended answer
@@ -173,8 +173,8 @@ typedef struct rf_generate_counts {
   /* Number of drafted tokens that forward passes have verified, and number of right tokens among
    * these. */
   int64_t drafted, accepted;
-  /* verified: number of parts with drafts. compared: number of drafted tokens in these parts up to
-   * the first wrong token, which is included. */
+  /* `verified`: number of parts with drafts. `compared`: number of drafted tokens in these parts up
+   * to the first wrong token, which is included. */
   int64_t verified, compared;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);

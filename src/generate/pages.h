@@ -35,11 +35,11 @@ typedef struct rf_sequence {
 rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error);
 void rf_pages_close(rf_pages *pages);
 rf_status rf_sequence_open(const rf_pages *pages, int64_t context, rf_sequence *sequence, rf_error *error);
-void rf_sequence_close(rf_sequence *sequence); /* the caller must release the sequence's pages before */
+void rf_sequence_close(rf_sequence *sequence); /* before this call, release the sequence's pages */
 
 /* Makes the next `count` positions writable. Releases pages before the attention window, takes new
  * pages, and replaces a shared last page by a copy. Returns RAFTER_FAILED if the cache is out of
- * pages. After a failure, the sequence keeps its pages, and the caller may release it. */
+ * pages. After a failure, the sequence keeps its pages, and the caller may release the sequence. */
 rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *sequence, int64_t count, rf_error *error);
 /* Returns true if the cache still has all keys that a token after the first `length` tokens would
  * read. */

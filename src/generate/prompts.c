@@ -75,7 +75,7 @@ rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, r
   return RAFTER_OK;
 }
 
-/* ---- the fields of an object ----------------------------------------------------------------- */
+/* ---- fields of a JSON object ----------------------------------------------------------------- */
 
 static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
   const json_t *stop = json_object_get(json, "stop");

@@ -56,7 +56,7 @@ rf_status rf_prompt_of_json(rf_prompt_reader *reader, const json_t *json, const 
 rf_status rf_prompt_only_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
                                  rf_prompt *prompt, rf_error *error);
 void rf_prompt_free(rf_prompt *prompt); /* Accepts {0}. */
-/* Queues a prompt. `owner` of the replies becomes the address of the prompt. Do not move or free
+/* Queues a prompt. Sets `owner` of the replies to the address of the prompt. Do not move or free
  * the reader and the prompt until the answers have ended. */
 rf_status rf_prompt_submit(const rf_prompt_reader *reader, rf_prompt *prompt, rf_generator *generator,
                            rf_error *error);

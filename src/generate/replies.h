@@ -8,8 +8,8 @@
 
 #include "generate/reply.h"
 
-/* Replies to one request. Keep this structure until the loop has called `ended` for it, or until
- * the generator is closed. */
+/* Replies to one request. Keep the replies until the loop has called `ended` for them, or until the
+ * generator is closed. */
 typedef struct rf_replies {
   rf_reply *reply; /* (samples): one reply for each answer. */
   int samples;
@@ -30,9 +30,9 @@ typedef struct rf_reply_loop {
   /* Called after each step with the number of the step's tokens. If `stepped` returns false, the
    * loop stops. */
   bool (*stepped)(void *self, int tokens);
-  bool survives; /* true: a failed answer does not end the loop. false: a failed answer ends the loop. */
-  /* For several copies of the model. true: all ranks get all answers at the end. false: rank 0 gets
-   * all answers, and every other rank gets only the answers of its copy. */
+  bool survives; /* true: the loop continues after a failed answer */
+  /* If the model has several copies: true: all ranks get all answers at the end; false: only rank 0
+   * gets all answers, and the other ranks get the answers of their copies. */
   bool everywhere;
 } rf_reply_loop;
 
@@ -41,9 +41,9 @@ typedef struct rf_reply_loop {
 void rf_replies_begin(rf_generator *generator, int64_t requests);
 /* Returns true while an answer runs or waits, in this copy of the model or in another. */
 bool rf_replies_busy(const rf_generator *generator);
-/* Combines the flags of all ranks that must stop together by bitwise or, and sets *flags to the
- * result. If `stepped` calls this function, other copies get the flags a little later. If the flags
- * of a copy are not 0, its `stepped` must return false. */
+/* Sets *flags to the bitwise or of the flags of all ranks that must stop together. If `stepped`
+ * calls this function, other copies get the flags a little later. If the flags of a copy are not 0,
+ * its `stepped` must return false. */
 rf_status rf_replies_agree(rf_generator *generator, uint32_t *flags, rf_error *error);
 /* Returns the flags of all copies, after a stopped run. Returns 0 if this process has all
  * requests. */
@@ -56,8 +56,8 @@ rf_status rf_replies_submit(rf_generator *generator, const rf_request *request, 
 /* Runs one step and adds each event to its reply. If the text of a reply contains a stop string,
  * cancels the answer. Does not call `stepped`. */
 rf_status rf_replies_step(rf_generator *generator, const rf_reply_loop *loop, rf_error *error);
-/* Runs steps until all answers have ended. If `stepped` returns false, stops and sets *stopped. With
- * several copies, all ranks get the same *stopped, and loop->stepped must be set. */
+/* Runs steps until all answers have ended. If `stepped` returns false, stops and sets *stopped. If
+ * the model has several copies, all ranks get the same *stopped, and loop->stepped must be set. */
 rf_status rf_replies_run(rf_generator *generator, const rf_reply_loop *loop, bool *stopped, rf_error *error);
 /* Frees the replies; accepts {0}. */
 void rf_replies_free(rf_replies *replies);

@@ -66,8 +66,8 @@ static rf_status add_text(rf_reply *r, size_t bytes, rf_error *error) {
   return release(r, &text, error);
 }
 
-/* Ends the answer and releases the text held back for a possible stop string. Does nothing if the
- * answer has ended. */
+/* Ends the answer, and releases text that was held back for a possible stop string. Does nothing if
+ * the answer has ended. */
 static rf_status end(rf_reply *r, rf_finish finish, rf_error *error) {
   rf_stop_text text;
   if (r->finish != RF_FINISH_NONE) return RAFTER_OK;

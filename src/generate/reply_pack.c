@@ -1,5 +1,5 @@
-/* reply_pack.c - see reply_pack.h. The bytes are a head, and then the arrays in the order of
- * rf_reply. */
+/* reply_pack.c - see reply_pack.h. The bytes begin with a head. The arrays of rf_reply follow, in
+ * the order of its fields. */
 #include "generate/reply_pack.h"
 
 #include <stdlib.h>

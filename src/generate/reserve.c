@@ -67,9 +67,9 @@ static bool copies(const rf_reserve *r, const rf_pages *pages, int class, const 
          r->users[class][t->page[t->end - 1]] > 1;
 }
 
-/* Claims are ordered by their ends, with the last end first. held[k]: number of different pages of
- * the first k + 1 claims. owned[k]: number of columns of claim k that need no new page. A page that
- * a sequence will copy counts only for the page's other users. */
+/* Claims are ordered by their ends, with the last end first. Sets held[k] to the number of
+ * different pages of the first k + 1 claims. Sets owned[k] to the number of columns of claim k that
+ * need no new page. If a sequence will copy a page, the page counts only for its other users. */
 static void count_held(rf_reserve *r, const rf_pages *pages, int class) {
   int32_t *users = r->users[class];
   int64_t held = 0;
@@ -110,8 +110,8 @@ static int64_t pages_at(const rf_reserve *r, const rf_pages *pages, int running,
   return sum;
 }
 
-/* Until the next answer ends, the number of used pages only grows. So only the last step of each
- * answer is checked. */
+/* Until the next answer ends, the number of used pages only grows. So it suffices to check the last
+ * step of each answer. */
 static bool lasts(rf_reserve *r, const rf_pages *pages, int class) {
   const int64_t pool = pages->kv.of[class].pool;
   count_held(r, pages, class);

@@ -3,14 +3,15 @@
  * are added up for each future step, not for the maximum lengths.
  *
  * Invariant: in each future step, the used pages are at most the pages of the pool. Step 0 is the
- * next step. The invariant follows from the claims of all running answers, because for each answer
- *   - a step adds at most `rows` tokens of it to the cache: one token and its drafts;
- *   - if its whole prompt is cached, or all but the last token, each step adds one token or more.
- *     So it ends within last - length steps;
- *   - otherwise its end is unknown. Its claim has the whole prompt at once, and never ends.
- * If all claims fit now, they fit after each step: a claim that has taken a step is nowhere larger
- * than the old claim, one step later. Ends and cancellations only remove claims. So only the start
- * of an answer needs a check. */
+ * next step. The invariant follows from the claims of all running answers, for three reasons:
+ *   - A step adds at most `rows` tokens of an answer to the cache: one token and its drafts.
+ *   - If the whole prompt of an answer is cached, or all but the last token, each step adds at
+ *     least one token. So the answer ends within last - length steps.
+ *   - Otherwise the end of an answer is unknown. The claim of such an answer has the whole prompt at
+ *     once, and never ends.
+ * If all claims fit now, they also fit after each step, because a step never makes the remaining
+ * claim larger. The end or the cancellation of an answer only removes a claim. So only the start of
+ * an answer needs a check. */
 #ifndef RF_RESERVE_H
 #define RF_RESERVE_H
 
@@ -34,7 +35,7 @@ rf_claim rf_claim_of(const rf_sequence *sequence, int64_t start, int64_t length,
 
 typedef struct rf_reserve {
   rf_claim *claim;               /* (most): claims, of which the caller sets the first `count` */
-  int32_t *users[RF_KV_CLASSES]; /* (pool): scratch memory: number of claims whose sequences have each page */
+  int32_t *users[RF_KV_CLASSES]; /* (pool): scratch memory: number of claims that use each page */
   int *order;                    /* (most): scratch memory: claims by their ends, the last end first */
   int64_t *held, *owned;         /* (most): scratch memory, in the order of `order` */
   int64_t rows;                  /* maximum number of tokens that an answer adds per step */

@@ -9,7 +9,7 @@ typedef struct rf_candidate candidate;
 
 enum {
   BLOCK = RF_ROW_BLOCK, /* Logits per block. A block has one maximum and one total weight. */
-  BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits, for about 64 tokens. */
+  BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits with about 64 tokens. */
   SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
   /* Number of most likely tokens that are tried before the sampler uses buckets. In language
    * models, the probabilities of these tokens often sum to top-p. */
@@ -92,7 +92,7 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
 
 /* Copies all peaks that may be among the k largest to work->peak_order, and returns their number.
  * Sorts the peaks of every EACH-th block, to estimate a limit that about 2 k peaks reach. Copies
- * the peaks that reach the limit. If these are fewer than k, copies all peaks. */
+ * the peaks that reach the limit. If fewer than k peaks reach the limit, copies all peaks. */
 static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
   enum { EACH = 16 };
   const candidate *peak = work->peak;
@@ -149,9 +149,9 @@ static int32_t draw_by_id(const rf_sampler_work *work, const rf_row *s, double t
   return (int32_t)chosen;
 }
 
-/* Like weigh, but estimates the weights of blocks without likely tokens. *error is the maximum
- * error of any sum of blocks. If too many blocks have likely tokens, computes exact weights and
- * sets *error to 0. */
+/* Does the same as weigh, but estimates the weights of blocks without likely tokens. *error is the
+ * maximum error of any sum of blocks. If too many blocks have likely tokens, computes exact weights
+ * and sets *error to 0. */
 static double guess_weights(rf_sampler_work *work, const rf_row *s, double *error) {
   enum { LEAST = 12, MOST = 32 };
   int64_t count[MOST + 1] = {0}, exact = 0;
@@ -196,7 +196,7 @@ static int32_t draw_by_guess(const rf_sampler_work *work, const rf_row *s, doubl
 /* State of the filters top-p and min-p, which go through the top-k tokens from the most likely
  * token on. */
 typedef struct filters {
-  double need;  /* Total weight at which top-p stops to keep tokens. */
+  double need;  /* Total weight of kept tokens at which top-p stops. */
   double least; /* Min-p drops all tokens with a weight below this number. */
   double kept;
   double unsure; /* Maximum error of `need`. */
@@ -397,7 +397,7 @@ bool rf_sampler_bars_eos(const rf_sampler_options *o, int64_t generated) {
 }
 
 /* Sets the logits of all tokens that the constraint forbids to -INFINITY. An end id is never part
- * of the text, so it is allowed exactly where the text may end. */
+ * of the text, so an end id is allowed exactly where the text may end. */
 static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   bool ends, only;

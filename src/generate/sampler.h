@@ -1,6 +1,7 @@
 /* sampler.h - chooses one token from one row of logits.
  *
- * Adjustments have the order of Hugging Face's transformers (vLLM applies min-p before top-k):
+ * Adjustments are applied in the order of Hugging Face's transformers (vLLM applies min-p before
+ * top-k):
  *   logit bias, repetition penalty, frequency penalty, presence penalty, tokens that the
  *     constraint bars, barred stop ids, temperature, top-k, top-p, min-p.
  * With a constraint, an end id is allowed where the text may end. If no other token may follow, the
@@ -47,11 +48,11 @@ typedef struct rf_sampler_options {
 } rf_sampler_options;
 
 /* Scratch memory of 15 bytes per token of the vocabulary. Samplers that never run at the same time
- * may share it. */
+ * may share this memory. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
-/* Limits the instruction set to a level. Without this call, the level is that of this CPU. Every
- * level gives the same bits. */
+/* Limits the instruction set to a level. Without this call, the sampler uses the highest level of
+ * this CPU. Every level gives the same bits. */
 void rf_sampler_work_limit(rf_sampler_work *work, rf_isa isa);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
 
@@ -111,7 +112,7 @@ rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_
 /* Checks the options and allocates the sampler. Later calls allocate nothing. */
 rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_sampler *sampler,
                           rf_error *error);
-/* Like rf_sampler_open, but with a shared `work`, which must outlive the sampler. */
+/* Does the same as rf_sampler_open, but with a shared `work`, which must outlive the sampler. */
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler,
                                rf_error *error);
 void rf_sampler_close(rf_sampler *sampler);
@@ -121,8 +122,8 @@ void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work);
  * seen tokens. If an option is wrong, returns RAFTER_INVALID and does not change the sampler. */
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error);
 
-/* rf_sampler_prompt records the tokens of the prompt for the penalties. rf_sampler_accept records
- * one chosen token. rf_sampler_choose does not record the token that it chooses. RAFTER_INVALID: a
+/* For the penalties, rf_sampler_prompt records the tokens of the prompt. Call rf_sampler_accept to
+ * record a chosen token, because rf_sampler_choose does not record its choice. RAFTER_INVALID: a
  * token is out of range. */
 rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t count, rf_error *error);
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);

@@ -23,15 +23,15 @@ typedef struct rf_row_functions {
    * added to sum i modulo 4. They are added as (0 + 2) + (1 + 3). Returns the sum of all blocks, in
    * order. */
   double (*weigh)(const rf_row *row, double *weight);
-  /* Sets t[i] to (logit i - top) * scale and w[i] to its weight, for one block. Missing logits are
-   * -INFINITY. */
+  /* Sets t[i] to (logit i - top) * scale, and w[i] to the weight of logit i, for one block. Missing
+   * logits are -INFINITY. */
   void (*weights)(const rf_row *row, int64_t block, double t[RF_ROW_BLOCK], double w[RF_ROW_BLOCK]);
   /* Sets peak[b] to the maximum of block b and the number b, ignoring NaN. */
   void (*peaks)(const float *logits, int64_t n, struct rf_candidate *peak);
-  /* Like weigh, but the weights of blocks whose maximum has an exponent below `from` are estimates
-   * with a relative error below RF_ROW_ERROR (plus 2^-121, for tiny weights). Levels differ in these
-   * estimates. Returns the sum of the estimates. `exact` is scratch memory for the blocks. Every
-   * logit is a number or -INFINITY. */
+  /* Does the same as weigh, but estimates the weight of a block if the exponent of its maximum is
+   * below `from`. The relative error of an estimate is below RF_ROW_ERROR (plus 2^-121, for tiny
+   * weights). Different levels give different estimates. Returns the sum of the estimates. `exact`
+   * is scratch memory for the blocks. Every logit is a number or -INFINITY. */
   double (*guess)(const rf_row *row, const struct rf_candidate *peak, double from, double *weight,
                   struct rf_candidate *exact);
 } rf_row_functions;

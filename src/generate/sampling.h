@@ -21,7 +21,7 @@ rf_status rf_end_ids_of(const rf_model *model, const char *folder, const rf_toke
 
 /* The numbers in rf_sampler_options that a user chooses, except the seed. */
 typedef struct rf_sampling_number {
-  const char *name, *key; /* name: "top-k" in messages. key: "top_k" in JSON. */
+  const char *name, *key; /* `name`: "top-k" in messages. `key`: "top_k" in JSON. */
   double least, most;     /* Range in a request. */
   size_t at;              /* Offset in rf_sampler_options. */
 } rf_sampling_number;
@@ -31,7 +31,8 @@ extern const rf_sampling_number RF_SAMPLING[RF_SAMPLING_NUMBERS];
 void rf_sampling_set(rf_sampler_options *sampling, int which, double value);
 
 /* Sets numbers to the values of generation_config.json in `folder`, if the file exists. Leaves
- * number i unchanged if bit i of `given` is set. Lists the changes in `said`: "top-k 3, ...". */
+ * number i unchanged if bit i of `given` is set. Lists the changes in `said`, as in "top-k 3,
+ * ...". */
 rf_status rf_sampling_prefer(const char *folder, unsigned given, rf_sampler_options *sampling, char said[256],
                              rf_error *error);
 /* Sets numbers to the values of a JSON object; `where` names the object in errors. */

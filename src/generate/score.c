@@ -153,7 +153,7 @@ static int write_inputs(const rf_scorer *s, const rf_scored *text, int count, in
   return fit;
 }
 
-/* Scores the first *done of the sequences. */
+/* Scores sequences in one pass. *done is the number of scored sequences. */
 static rf_status pass(rf_scorer *s, const rf_scored *text, int count, int *done, rf_error *error) {
   rf_record_step(-1);
   int64_t used = 0, began = rf_phase_begin();

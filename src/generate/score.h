@@ -38,10 +38,10 @@ rf_status rf_scorer_bind(const rf_infer_settings *settings, rf_run *run, int num
 void rf_scorer_close(rf_scorer *scorer);
 int64_t rf_scorer_rows(const rf_scorer *scorer);
 /* Scores sequences in one forward pass. The pass must have enough rows for all sequences. If
- * several chips have different rows, and no chip has enough rows left for a sequence, takes more
- * passes. The other sequences of a pass do not change a bit of the results. RAFTER_INVALID: the
- * sequences have too many tokens, or a token is out of range. RAFTER_INTERRUPTED:
- * settings.progress.stop was set; the pass has no results. */
+ * several chips have different rows, a sequence must fit in the free rows of one chip. Otherwise
+ * takes more passes. The other sequences of a pass do not change a bit of the results.
+ * RAFTER_INVALID: the sequences have too many tokens, or a token is out of range.
+ * RAFTER_INTERRUPTED: settings.progress.stop was set; the pass has no results. */
 rf_status rf_scorer_pass(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
 
 #endif

@@ -129,7 +129,7 @@ static rf_status take(void *self, const unsigned char *data, int64_t bytes, rf_e
   return a->left || !s->loop->ended ? RAFTER_OK : s->loop->ended(s->loop->self, a, error);
 }
 
-/* Packs the answers to all requests, each after its number of bytes. */
+/* Packs the answers to all requests. The number of bytes of an answer precedes the answer. */
 static rf_status pack_all(const rf_shares *s, unsigned char **all, int64_t *size, rf_error *error) {
   unsigned char *data = NULL;
   *all = NULL;

@@ -17,8 +17,8 @@ void rf_shares_close(rf_shares *shares);
 void rf_shares_begin(rf_shares *shares, int64_t requests);
 /* Gives the request of `replies` its number in the round. */
 rf_status rf_shares_add(rf_shares *shares, rf_replies *replies, rf_error *error);
-/* rf_shares_has: true if this copy computes the answer `sample`. rf_shares_has_any: true if this
- * copy computes an answer of the request. */
+/* Return true if this copy computes the answer `sample` (rf_shares_has), or any answer of the
+ * request (rf_shares_has_any). */
 bool rf_shares_has(const rf_shares *shares, const rf_replies *replies, int sample);
 bool rf_shares_has_any(const rf_shares *shares, const rf_replies *replies);
 /* Records that an answer of this copy has ended. The first rank of the copy sends the answer. */

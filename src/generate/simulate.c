@@ -27,8 +27,8 @@ typedef struct simulation {
   int drafted;             /* number of drafted tokens of an answer in a pass; 0: no drafts */
   rf_pass_prices *drafter; /* predicted times of the draft model's passes; NULL: no draft model */
   double expected;         /* expected tokens of an answer in a pass with drafts */
-  /* true: only decoding. Another machine has computed the cache of each prompt, so only the last
-   * token of a prompt is computed here. */
+  /* true: only decoding. Another machine has computed the cache of each prompt, so this machine
+   * computes only the last token of a prompt. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   rf_plan_totals total;
@@ -38,8 +38,8 @@ typedef struct simulation {
   int64_t count, next, reported, gaps;
   double clock;
   double *first, *last; /* (count): time of each request's first and last token. */
-  /* (count): start of each request's times: its arrival, or in a closed loop the time when it is
-   * sent */
+  /* (count): time from which the times of a request count: its arrival, or in a closed loop its
+   * sending */
   double *from;
   double *began; /* (answers): time of each answer's first token, in order of request and sample. */
   /* (answers): see rf_serve_stats. One allocation, which begins at `first`, holds all arrays of
@@ -50,7 +50,7 @@ typedef struct simulation {
 } simulation;
 
 /* Seconds of a pass with one row for each answer. A pass with drafts gives `expected` tokens per
- * answer, so the seconds per token are those of the pass divided by `expected`. */
+ * answer, so a token costs the seconds of the pass divided by `expected`. */
 static double decode_seconds(simulation *s, int count) {
   rf_pass_prices *prices = s->prices[RF_DECODE];
   rf_plan_totals plain = {0}, drafts = {0};

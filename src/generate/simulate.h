@@ -12,13 +12,13 @@ typedef struct rf_serve_stats {
   rf_generate_counts counts;
   double seconds;      /* Time from the first arrival to the last token. */
   double busy_seconds; /* Seconds in which a step ran. */
-  /* Time and work of all forward passes, for all copies of the model. For rf_simulate_apart, the
-   * sum over both machines. */
+  /* Time and work of all forward passes, for all copies of the model. For rf_simulate_apart, these
+   * are sums over both machines. */
   rf_plan_totals total;
   double arrivals_per_second; /* Mean rate of the list of arrivals. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
-      /* ttft: seconds from arrival to the first token. tpot: seconds between two tokens. latency:
-       * seconds from arrival to the last token. */
+      /* `ttft`: seconds from arrival to the first token. `tpot`: seconds between two tokens.
+       * `latency`: seconds from arrival to the last token. */
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean number of running answers over all steps. */

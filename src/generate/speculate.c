@@ -40,7 +40,7 @@ static int best_of(const rf_speculation *s, const double *seconds, double accept
 }
 
 /* Returns the acceptance above which drafts save time. The gain grows with the acceptance, so a
- * binary search finds it. */
+ * binary search finds the acceptance. */
 static double wins_from(const rf_speculation *s, const double *seconds) {
   double no = 0, yes = 1;
   if (!best_of(s, seconds, 1)) return 2;

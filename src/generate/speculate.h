@@ -6,8 +6,8 @@
 #include "plan/plan.h"
 
 /* Returns the expected tokens of a pass that verifies n = `drafted` tokens: (1 - a^(n+1)) / (1 -
- * a). a = `acceptance` is the probability that a token is right, if all earlier tokens are
- * right. */
+ * a). The number a = `acceptance` is the probability that a token is right, if all earlier tokens
+ * are right. */
 double rf_speculation_tokens(double acceptance, int drafted);
 
 /* A pass in which each of `parts` answers with `context` keys drafts the same number of tokens. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For each prefix of a string, finds its longest border, in linear time (Knuth, Morris and Pratt,
+/* Finds the longest border of each prefix of a string, in linear time (Knuth, Morris and Pratt,
  * 1977). A border is a shorter prefix that is also a suffix. */
 static void find_borders(struct rf_stop_string *s) {
   int32_t k = 0;

@@ -30,9 +30,9 @@ typedef struct rf_stop {
 /* State of one answer. The initial state is {.stop = stop}. */
 typedef struct rf_stop_state {
   const rf_stop *stop;
-  /* For each stop string: length of its longest prefix that is a suffix of the text so far. */
+  /* Per stop string: length of the string's longest prefix with which the text so far ends. */
   uint8_t matched[RF_STOP_STRINGS];
-  /* held[side]: bytes that are held back now. held[!side]: bytes that were held back before the
+  /* `held[side]`: bytes that are held back now. `held[!side]`: bytes that were held back before the
    * last call. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
@@ -54,8 +54,9 @@ void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
 /* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases the bytes that
  * cannot be part of a stop string. If the text contains a stop string, returns true and sets
- * state->found. If it contains several, takes the string that ends first, and among strings that
- * end together the first of the list. Text after the stop string is dropped. Allocates nothing. */
+ * state->found. Among several stop strings, takes the string that ends first. If several strings
+ * end together, takes the first of the list. Text after the stop string is dropped. Allocates
+ * nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
 /* Ends an answer that has no stop string, and releases the held-back bytes. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);

@@ -121,7 +121,7 @@ static bool outside(rf_call *c) {
 }
 
 /* Resolves the links in lora_path. The result must be inside the folder of adapters. For a path
- * outside, the answer does not reveal whether the path exists. */
+ * outside this folder, the answer does not reveal whether the path exists. */
 static bool resolve(rf_call *c, char folder[PATH_MAX]) {
   const char *given = c->ask.lora_path, *root = c->server->settings->adapter_folder;
   char whole[2 * PATH_MAX], base[PATH_MAX];

@@ -41,8 +41,8 @@ typedef struct rf_ask_rules {
   bool strict;                        /* refuse unknown fields */
   rafter_request defaults;            /* default sampling settings */
   struct rf_named_adapters *adapters; /* further models; NULL: none */
-  /* chat_template: NULL: none. knows_tools: true if the template renders tools. tool_format: the
-   * template's format of calls; NULL: none. */
+  /* `chat_template`: NULL: none. `knows_tools`: true if the template renders tools. `tool_format`:
+   * the template's format of calls; NULL: none. */
   const char *chat_template;
   bool knows_tools;
   const rf_tool_format *tool_format;
@@ -57,8 +57,8 @@ typedef enum rf_tool_choice {
 
 typedef struct rf_ask {
   rf_ask_kind kind;
-  json_t *body;           /* owns all texts of the request */
-  rafter_request request; /* the request, without tokens, stop, bias and owner */
+  json_t *body;           /* body of the request, which owns all its texts */
+  rafter_request request; /* request for the generator, without tokens, stop, bias and owner */
   int64_t prompts;   /* number of prompts of a completion, which are texts or lists of ids; otherwise 1 */
   json_t *messages;  /* messages with plain texts, owned; NULL: none */
   const char *model; /* name of the adapter that answers; NULL: the model without an adapter */
@@ -104,7 +104,7 @@ bool rf_ask_prompt(const rf_ask_rules *rules, const rf_ask *ask, int64_t index, 
                    size_t *bytes, int32_t **ids, int64_t *count, rf_wrong *wrong);
 
 /* One row of the table of fields: its name, the kinds of requests that have it, and its reader.
- * `at`, `least` and `most` are for readers of numbers and flags. */
+ * Only readers of numbers and flags use `at`, `least` and `most`. */
 typedef struct rf_ask_field rf_ask_field;
 struct rf_ask_field {
   const char *name;

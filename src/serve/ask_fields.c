@@ -217,7 +217,7 @@ static bool messages(const rules *r, const field *f, const json_t *value, rf_ask
   return rf_ask_messages(r, value, ask, wrong);
 }
 
-/* Accepts a field that does not change any answer. */
+/* Accepts a field that changes no answer. */
 static bool accept(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   (void)r;
   (void)f;

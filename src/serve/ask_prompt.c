@@ -43,8 +43,8 @@ static bool join_parts(const json_t *parts, size_t index, rf_body *out, rf_wrong
   return true;
 }
 
-/* Returns true for null and for an empty list. Clients send such fields back in earlier answers of
- * the assistant. */
+/* Returns true for null and for an empty list. Clients send back earlier answers of the assistant,
+ * which may have such fields. */
 static bool is_empty(const json_t *value) {
   return !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
 }

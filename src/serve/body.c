@@ -59,7 +59,8 @@ static size_t character(const char *at, size_t bytes) {
 }
 
 /* Returns the escape of U+0085, U+2028 and U+2029, or NULL for other characters. JSON allows these
- * three, but many clients end a line there, and an event of a stream must be one line. */
+ * three characters, but many clients end a line at them, and an event of a stream must be one
+ * line. */
 static const char *line_end(const char *at, size_t length) {
   if (length == 2 && !memcmp(at, "\xc2\x85", 2)) return "\\u0085";
   if (length == 3 && !memcmp(at, "\xe2\x80\xa8", 3)) return "\\u2028";

@@ -15,7 +15,7 @@ void rf_body_free(rf_body *out);
 void rf_body_bytes(rf_body *out, const char *at, size_t bytes);
 void rf_body_text(rf_body *out, const char *text);
 void rf_body_format(rf_body *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Appends a JSON string of any bytes. Each byte of an invalid character becomes U+FFFD. */
+/* Appends any bytes as a JSON string. Each byte of an invalid character becomes U+FFFD. */
 void rf_body_string(rf_body *out, const char *at, size_t bytes);
 /* Appends a log-probability. JSON has no infinity, so -9999 is the smallest number, as in vLLM. */
 void rf_body_logprob(rf_body *out, float value);

@@ -50,7 +50,8 @@ typedef struct rf_part {
   int64_t count;
   const char *text; /* text of the prompt in the body, for echo; NULL: the prompt was given as ids */
   size_t text_bytes;
-  /* Log-probabilities of the prompt, as in rafter_request. NULL: the client does not want them. */
+  /* Log-probabilities of the prompt, as in rafter_request. NULL: the client does not want
+   * log-probabilities. */
   float *logprobs, *top_logprobs;
   int32_t *ranks, *top_ids;
   bool scored; /* true: the log-probabilities are complete */
@@ -62,7 +63,7 @@ typedef struct rf_call {
   int fd;
   int refs; /* number of owners: the HTTP side and the engine; the last owner frees the call */
   uint64_t number;
-  char id[48], request_id[132]; /* id: id of the answer. request_id: value of the header X-Request-Id. */
+  char id[48], request_id[132]; /* `id`: id of the answer. `request_id`: value of the header X-Request-Id. */
   char method[16], path[128], from[64];
   const struct rf_route *route;
   const struct rf_page_file *page; /* file of the chat page that is the answer */
@@ -164,7 +165,7 @@ typedef struct rf_route {
   bool post;
   bool open;    /* needs no key */
   unsigned ask; /* kind of the body of a request to this path (rf_ask_kind); 0: the request has no body */
-  /* Writes the body of an answer and its content type. If the function returns false, it has set
+  /* Writes the body of an answer and its content type. Before returning false, the function sets
    * `wrong` of the call. NULL: the path takes an `ask`, or is a file of the page. */
   bool (*answer)(rf_call *call, rf_body *out, const char **type);
 } rf_route;
@@ -192,8 +193,9 @@ rf_status rf_keys_read(const char *path, struct rf_keys **keys, rf_error *error)
 bool rf_keys_match(const struct rf_keys *keys, const char *authorization);
 void rf_keys_free(struct rf_keys *keys);
 
-/* rf_log_call makes the call's line of the access log, under the lock. rf_log_write writes the line
- * without the lock, because a file can be slow. Without a log, the line is empty. */
+/* The function rf_log_call makes the call's line of the access log, under the lock. Then
+ * rf_log_write writes the line without the lock, because a file can be slow. Without a log, the
+ * line is empty. */
 void rf_log_call(const rf_call *call, double seconds, rf_body *line);
 void rf_log_write(const rf_server *server, const rf_body *line);
 void rf_random_hex(char *hex, size_t bytes); /* 2 x bytes digits and a NUL */

@@ -1,6 +1,5 @@
 /* http.c - receives HTTP requests. libmicrohttpd calls `handle` with each piece of a request.
- * Threads of the library check requests and write answers. A connection is suspended while it
- * waits. */
+ * Threads of the library check requests and write answers. A waiting connection is suspended. */
 #include "serve/call.h"
 #include "serve/page.h"
 
@@ -37,8 +36,8 @@ static void add_cors(const rf_call *c, struct MHD_Response *response) {
   if (strcmp(origin, "*")) add_header(response, "Vary", "Origin");
 }
 
-/* Returns the seconds after which a refused client should try again. This is the expected time
- * until all accepted answers have ended. */
+/* Returns the seconds after which a refused client should try again. The result is the expected
+ * time until all accepted answers have ended. */
 static int retry_after(rf_server *s) {
   pthread_mutex_lock(&s->lock);
   double seconds = s->mean_seconds * (double)s->open_answers / (s->slots > 0 ? s->slots : 1);
@@ -268,7 +267,7 @@ static void add_body(rf_call *c, const char *data, size_t bytes) {
   rf_body_free(&c->body);
 }
 
-/* Answers a call without a stream if it is complete. Otherwise its connection waits. */
+/* Answers a complete call without a stream. Otherwise its connection waits. */
 static enum MHD_Result finish(rf_call *c) {
   rf_server *s = c->server;
   rf_body body = {0};

@@ -1,6 +1,6 @@
 /* late.h - the functions of libmicrohttpd. A server loads the library when it starts. Other
- * commands do not, because libmicrohttpd loads a TLS library, which would take longer than most
- * commands. */
+ * commands do not load libmicrohttpd, because this also loads a TLS library, which would take
+ * longer than most commands. */
 #ifndef RF_SERVE_LATE_H
 #define RF_SERVE_LATE_H
 
@@ -24,7 +24,7 @@ typedef struct rf_mhd_functions {
 #undef RF_POINTER
 extern rf_mhd_functions rf_mhd;
 
-/* Loads the library once. If the library is missing, the error names it. */
+/* Loads the library once. If the library is missing, the error has its name. */
 rf_status rf_mhd_load(rf_error *error);
 
 #endif

@@ -42,7 +42,7 @@ void rf_metrics_observe(rf_metrics *m, rf_histogram_kind kind, double value) {
 typedef struct lines {
   rf_body *out;
   const char *prefix;
-  rf_body model; /* model_name="...", with the escapes of JSON strings, which Prometheus also uses */
+  rf_body model; /* text model_name="...", with the escapes of JSON strings, which Prometheus also uses */
 } lines;
 
 static void head(const lines *l, const char *name, const char *type, const char *help) {

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 typedef struct rf_page_file {
-  const char *path, *type; /* path: path of the URL. type: value of the header Content-Type. */
+  const char *path, *type; /* `path`: path of the URL. `type`: value of the header Content-Type. */
   const char *at, *end;
 } rf_page_file;
 

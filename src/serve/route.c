@@ -1,4 +1,4 @@
-/* route.c - the table of paths, and the answers of each. */
+/* route.c - the table of paths, and a function that answers each path. */
 #include "serve/call.h"
 
 #include <stdlib.h>
@@ -298,7 +298,7 @@ static bool answer_detokenize(rf_call *c, rf_body *out, const char **type) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A path that ends with '/' also matches all longer paths that begin with it, except the path /
+/* A path that ends in '/' also matches every longer path with this prefix. The path / matches only
  * itself. Paths without `ask` and `answer` are files of the page. */
 static const rf_route ROUTES[] = {
     {"/", false, true, 0, NULL},

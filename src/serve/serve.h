@@ -9,7 +9,7 @@ typedef struct rf_serve_settings {
   const char *alias; /* another name of the model in requests; NULL: none */
   const char *host;
   int port;                    /* 0: any free port */
-  const char *keys;            /* file with one API key a line; NULL: none */
+  const char *keys;            /* file with one API key per line; NULL: none */
   const char *cors;            /* origin of web pages that may use the server; NULL: none */
   const char *log;             /* file to which each request appends a line of JSON; NULL: none */
   const char *prefix;          /* prefix of the names of metrics */

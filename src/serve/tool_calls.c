@@ -44,7 +44,7 @@ static size_t held_blanks(const rf_tool_calls *c) {
 
 static void drop_held(rf_tool_calls *c) { c->held.bytes = 0; }
 
-/* Treats the held text as content. */
+/* Moves the held text to the content. */
 static void give_held(rf_tool_calls *c) {
   rf_body_bytes(&c->content, c->held.at, c->held.bytes);
   drop_held(c);
@@ -130,7 +130,7 @@ static void begin_object(rf_tool_calls *c, size_t at) {
 
 typedef struct cursor {
   const char *at, *end;
-  bool more, bad; /* more: the text ends too early. bad: the text differs from the expected text. */
+  bool more, bad; /* `more`: the text ends too early. `bad`: the text differs from the expected text. */
 } cursor;
 
 static void blanks(cursor *r) {
@@ -229,8 +229,8 @@ static void read_head(rf_tool_calls *c) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Returns 0 if the text cannot become this mark, 1 if it may become the mark, and 2 if it is the
- * mark. */
+/* Compares a text with a mark. Returns 0 if the text cannot become the mark, 1 if more text may
+ * complete the mark, and 2 if the text is the mark. */
 static int match(const char *text, size_t bytes, const char *mark) {
   size_t whole = mark ? strlen(mark) : 0;
   if (!whole || bytes > whole || memcmp(text, mark, bytes)) return 0;

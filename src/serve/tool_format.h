@@ -9,15 +9,16 @@
 
 enum { RF_TOOL_MARKS = 3 };
 
-/* One format. A call is: prefix, name_head, the name, name_end, the arguments, call_end. */
+/* One format. A call consists of prefix, name_head, the name, name_end, the arguments and call_end,
+ * in this order. */
 typedef struct rf_tool_format {
   const char *name; /* in messages and documents */
   const char *has[2],
-      /* has: texts that the template must contain. lacks: text that the template must not contain.
-       * NULL: no condition. */
+      /* `has`: texts that the template must contain. `lacks`: text that the template must not
+       * contain. NULL: no condition. */
       *lacks;
   const char *opening;      /* text before the first call; "": the answer begins with the call */
-  const char *first, *last; /* first: text after `opening`. last: text after the last call. */
+  const char *first, *last; /* `first`: text after `opening`. `last`: text after the last call. */
   const char *prefix, *name_head, *name_end, *call_end;
   const char *between;              /* text between two calls; NULL: an answer has only one call */
   bool json;                        /* true: a call is a JSON object with a name and arguments */

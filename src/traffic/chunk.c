@@ -35,7 +35,8 @@ void rf_chunk_error_text(const char *body, size_t bytes, char *text, size_t size
 }
 
 /* An event with text carries tokens. An event with an empty text also carries tokens, which are
- * bytes of an incomplete character. The first and the last event of an answer are exceptions. */
+ * bytes of an incomplete character. But the first and the last event of an answer carry no tokens
+ * if their text is empty. */
 static void read_choice(const json_t *choice, rf_chunk *chunk) {
   static const char *const TEXTS[] = {"content", "reasoning_content", "reasoning"};
   const json_t *delta = json_object_get(choice, "delta"), *text = json_object_get(choice, "text"),

@@ -174,7 +174,7 @@ rf_status rf_traffic_open(const rf_traffic_settings *settings, rf_traffic_client
   if (bytes > 3 && !strcmp(c->url + bytes - 3, "/v1")) c->url[bytes - 3] = 0;
   c->multi = rf_curl.multi_init();
   c->headers = rf_curl.slist_append(NULL, "Content-Type: application/json");
-  /* Without this line, libcurl waits for the server's consent before it sends a long body. */
+  /* Without this empty header, libcurl waits for the server's consent before sending a long body. */
   struct curl_slist *more = rf_curl.slist_append(c->headers, "Expect:");
   c->token = settings->token && *settings->token ? strdup(settings->token) : NULL;
   bool lost = settings->token && *settings->token && !c->token;

@@ -28,7 +28,7 @@ typedef struct rf_transfer {
   size_t refusal_bytes;
 } rf_transfer;
 
-/* A small page that is fetched whole. */
+/* A small page, which the client keeps as a whole. */
 typedef struct rf_page {
   CURL *curl;
   char *text;

@@ -9,7 +9,7 @@
 
 typedef struct rf_traffic_plan {
   rf_settings settings;
-  bool seq_given; /* true: --seq is given. false: the context has the length of the longest request. */
+  bool seq_given; /* true: --seq is given; false: the context has the length of the longest request */
   double step_growth;
 } rf_traffic_plan;
 
@@ -21,8 +21,8 @@ typedef struct rf_traffic_shape {
   int64_t clients; /* closed loop */
 } rf_traffic_shape;
 
-/* Makes the settings of a job `generate` from `options`, as far as `rafter plan` has these options.
- * Checks that the plan fits, and that its context has room for `longest` tokens. */
+/* Makes the settings of a job `generate` from those `options` that `rafter plan` also has. Checks
+ * that the plan fits, and that its context has room for `longest` tokens. */
 rf_status rf_traffic_plan_open(const rf_options *options, const char *model, int64_t longest,
                                rf_traffic_plan **plan, rf_error *error);
 /* Replaces the requested numbers of tokens by the measured numbers. Removes unsent requests from

@@ -13,7 +13,7 @@ typedef struct rf_traffic_prompts {
   double temperature;
   int64_t vocab; /* prompts are token ids below this number; 0: prompts are words */
   uint64_t seed;
-  uint64_t part;       /* number of the part of a test; prompts of different parts share no prefix */
+  uint64_t part; /* number of the current part of a test; prompts of different parts have no common prefix */
   const json_t *extra; /* further fields of each body; NULL: none */
   json_t **row;        /* (rows): rows of the file --data; NULL: prompts are random */
   int64_t rows;

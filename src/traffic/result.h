@@ -29,13 +29,13 @@ typedef struct rf_traffic_results {
    * tried and is not sustained. If `bounded` is false, the critical rate may be higher. */
   double critical, planned_critical;
   bool bounded;
-  /* server: URL. model: name in the requests. plan: description of the plan, or NULL. */
+  /* `server`: URL. `model`: name in the requests. `plan`: description of the plan, or NULL. */
   const char *server, *model, *plan;
   const char *load; /* description of how requests arrive */
 } rf_traffic_results;
 
 /* Finds the highest sustained rate `low` among the rows. `high` is the lowest unsustained rate
- * above `low`; 0: no rate above `low` is unsustained. */
+ * above `low`, or 0 if the rows have no such rate. */
 void rf_traffic_critical(const rf_traffic_results *results, bool planned, double *low, double *high);
 
 /* Writes one run as an object with vLLM's names. Writes several rates as an object with a list

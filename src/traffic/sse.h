@@ -15,7 +15,7 @@ typedef struct rf_sse_text {
 
 /* The caller sets `event` and `self`, and leaves all other fields zero. */
 typedef struct rf_sse {
-  /* Called for each event with its data, which ends with a NUL that `bytes` does not count. */
+  /* Called for each event with its data. A NUL follows the data, which `bytes` does not count. */
   rf_status (*event)(void *self, const char *data, size_t bytes, rf_error *error);
   void *self;
   rf_sse_text line, data;

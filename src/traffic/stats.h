@@ -1,10 +1,10 @@
 /* stats.h - statistics of a run, with the names and definitions of `vllm bench serve`.
  *
- *   TTFT  time to first token: from the start of the request's clock (traffic.h) to its first tokens
- *   E2EL  end-to-end latency: from there to its last tokens
- *   TPOT  time per output token: (E2EL - TTFT) / (output tokens - 1), for 2 tokens or more
- *   ITL   inter-token latency: gaps between events with tokens, over all requests. A server that
- *         sends several tokens in an event has fewer and longer gaps.
+ *   TTFT  Time to first token: from rf_traffic_record.from to the first tokens of the answer.
+ *   E2EL  End-to-end latency: from rf_traffic_record.from to the last tokens of the answer.
+ *   TPOT  Time per output token: (E2EL - TTFT) / (output tokens - 1), for at least 2 tokens.
+ *   ITL   Inter-token latency: gaps between events with tokens, over all requests. A server
+ *         that sends several tokens in an event has fewer and longer gaps.
  *
  * A percentile p of n sorted values interpolates linearly at the rank (n - 1) p / 100, as numpy
  * does by default. Only completed requests count. */
@@ -43,9 +43,9 @@ typedef struct rf_traffic_stats {
   rf_traffic_metric metric[RF_TRAFFIC_METRICS];
   double most_tokens_per_second; /* maximum number of tokens in one second of the run */
   int64_t most_running;
-  /* Means over time. running: number of requests that were sent and had not ended. batch: number of
-   * running requests with a first token. queue: number of running requests that waited for their
-   * first token. Requests that failed without a token count only as running. */
+  /* Means over time. `running`: number of requests that were sent and had not ended. `batch`:
+   * number of running requests with a first token. `queue`: number of running requests that waited
+   * for their first token. Requests that failed without a token count only as running. */
   double running, batch, queue;
   double late, latest_late; /* mean and maximum seconds from the planned time to the sending of a request */
   /* true: the server does not keep up. When the last request arrived, more than 1/20 of all
@@ -76,7 +76,8 @@ json_t *rf_traffic_stats_json(const rf_traffic_stats *stats, const rf_traffic_pe
 json_t *rf_traffic_faults_json(const rf_traffic_record *record, int64_t count);
 /* Returns one object for a request, for a line of --output. */
 json_t *rf_traffic_record_json(const rf_traffic_record *record, int64_t index);
-/* Reads "ttft:500,tpot:50" (milliseconds) and adds it to `slo`. RAFTER_INVALID names the part. */
+/* Reads limits such as "ttft:500,tpot:50" (milliseconds) and adds these limits to `slo`.
+ * RAFTER_INVALID names the part. */
 rf_status rf_traffic_slo_parse(const char *text, rf_traffic_slo *slo, rf_error *error);
 /* Writes a percentile for a name as vLLM does: "99" or "99.9". */
 char *rf_traffic_percentile_name(double p, char text[32]);

@@ -73,7 +73,7 @@ typedef struct rf_traffic_run {
   bool watch;      /* sample the server's metrics */
   /* Returns the body of request `index`, malloc'ed; NULL: out of memory. */
   char *(*body)(void *self, int64_t index);
-  /* Called a few times a second; may be NULL. */
+  /* Called a few times per second; may be NULL. */
   void (*progress)(void *self, int64_t ended, int64_t running, double seconds);
   void *self;
 } rf_traffic_run;
@@ -82,7 +82,7 @@ typedef struct rf_traffic_outcome {
   double seconds;       /* seconds from the start to the end of the last request */
   int64_t most_running; /* maximum number of requests at the same time */
   rf_traffic_watched watched;
-  /* stopped: true if the caller asked to stop. expired: true if the time `until` has passed. */
+  /* `stopped`: true if the caller asked to stop. `expired`: true if the time `until` has passed. */
   bool stopped, expired;
 } rf_traffic_outcome;
 
