@@ -19,7 +19,7 @@ typedef struct rf_bursts {
   int count;
 } rf_bursts;
 
-/* One measurement of a test whose work depends on --batch. */
+/* One measurement of a test that measures --batch sequences. */
 typedef struct rf_bench_point {
   char test[16];
   bool adapter; /* false: the base model */

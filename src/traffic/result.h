@@ -42,7 +42,7 @@ void rf_traffic_critical(const rf_traffic_results *results, bool planned, double
  * "rates" of such objects. */
 json_t *rf_traffic_results_json(const rf_traffic_results *results);
 void rf_traffic_say_results(const rafter_sink *sink, const rf_traffic_results *results);
-/* --plot: draws the rows over their rates. */
+/* Draws the results over the request rates, for --plot. */
 rf_status rf_traffic_plot(const char *path, const rf_traffic_results *results, rf_error *error);
 /* Returns USD per million output tokens at this rate; 0: unknown. */
 double rf_traffic_usd(const rf_traffic_results *results, const rf_traffic_stats *stats);
