@@ -106,7 +106,7 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
   return text;
 }
 
-/* packing sixteen lanes at a time, because each store then fills a cache line ----------------- */
+/* ---- packing sixteen lanes at a time, because each store then fills a cache line ------------- */
 
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));

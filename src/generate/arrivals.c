@@ -60,8 +60,7 @@ done:
   return status;
 }
 
-/* ---- CSV files of the Azure traces
- * -------------------------------------------------------------- */
+/* ---- CSV files of the Azure traces ----------------------------------------------------------- */
 
 static const char CSV_HEADER[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 

@@ -79,7 +79,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* the history (an error while writing its row does not stop the run) -------------------------- */
+/* ---- the history (an error while writing its row does not stop the run) ---------------------- */
 
 /* True if a history is kept, that is, if $RAFTER_RUNS is not empty. If $RAFTER_RUNS is unset, the
  * sink decides. */

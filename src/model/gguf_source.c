@@ -242,8 +242,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
   return RAFTER_OK;
 }
 
-/* functions for all three kinds of sources
- * -------------------------------------------------------------- */
+/* ---- functions for all three kinds of sources ------------------------------------------------ */
 
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_error *error) {
   rf_status status = RAFTER_OK;

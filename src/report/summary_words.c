@@ -195,7 +195,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
   return text;
 }
 
-/* the rest of a sentence ---------------------------------------------------------------- */
+/* ---- the rest of a sentence ------------------------------------------------------------------ */
 
 static char *change_sentence(const rf_diagnosis *d) {
   const rf_change *best = d->best;

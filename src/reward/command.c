@@ -380,8 +380,7 @@ static void *run(void *self) {
   return NULL;
 }
 
-/* functions that the caller's thread runs
- * ------------------------------------------------------------------ */
+/* ---- functions that the caller's thread runs ------------------------------------------------- */
 
 static rf_status make_thread(rf_reward_command *c, rf_error *error) {
   sigset_t blocked, before;

@@ -108,8 +108,7 @@ void rf_preferences_close(rf_preferences *p) {
   free(p);
 }
 
-/* computing references before the first step
- * -------------------------------------------------------- */
+/* ---- computing references before the first step ---------------------------------------------- */
 
 static bool is_unknown(const rf_references *r, int64_t pair) {
   return isnan(r->sum[2 * pair]) || isnan(r->sum[2 * pair + 1]);

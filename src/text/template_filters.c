@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* functions that filters and methods share
- * ----------------------------------------------------------- */
+/* ---- functions that filters and methods share ------------------------------------------------ */
 
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text) {
   if (value->kind != TPL_STRING)

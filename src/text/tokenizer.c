@@ -156,8 +156,7 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
   return RAFTER_OK;
 }
 
-/* functions that every reader calls last
- * ----------------------------------------------------------- */
+/* ---- functions that every reader calls last -------------------------------------------------- */
 
 rf_status rf_tokenizer_set_bos_eos(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
                                    const int32_t *suffix, int suffix_count, rf_error *error) {

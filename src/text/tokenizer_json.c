@@ -175,8 +175,7 @@ static rf_status read_separator(scan *s, char closing, bool *first, bool *follow
   return RAFTER_OK;
 }
 
-/* reading the parts of the file
- * ------------------------------------------------------------------- */
+/* ---- reading the parts of the file ----------------------------------------------------------- */
 
 typedef struct parts {
   json_t *small;         /* top level of the file without the field `model` */

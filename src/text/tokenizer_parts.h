@@ -60,7 +60,7 @@ static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
 }
 void rf_pieces_free(rf_pieces *pieces);
 
-/* finding tokens in text before the model runs (tokenizer_added.c) ------------------------ */
+/* ---- finding tokens in text before the model runs (tokenizer_added.c) ------------------------ */
 
 typedef struct rf_added {
   rf_span text;
