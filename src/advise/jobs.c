@@ -421,8 +421,9 @@ const rf_option RF_SERVING_OPTIONS[] = {
         "Azure traces"),
     RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",
              "machine that computes the prompts (serve) and sends the cache over --kv-link"),
-    RF_NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, "Serving and rollouts",
-              "total bandwidth between --prefill-on and --on; unset: that of the slower data-centre network "
-              "of the two machines"),
+    RF_NUMBER(
+        "kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, "Serving and rollouts",
+        "total bandwidth between --prefill-on and --on; unset: the lower data-centre bandwidth of the two "
+        "machines"),
     {.name = NULL},
 };

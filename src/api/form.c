@@ -54,8 +54,7 @@ rf_status rf_given_form_open(const rf_options *o, rf_prompt_reader *reader, rf_g
   RF_TRY(rf_prompt_reader_open(reader, false, error));
   if (!reader->ends.count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "the model has no end-of-text token, so answers cannot have a form (--%s)",
-                   OPTIONS[given]);
+                   "--%s needs a model with an end-of-text token, and this model has none", OPTIONS[given]);
   rf_error why = {0};
   RF_TRY(read_form(o, given, &text, &bytes, error));
   form->all = rf_constraints_open(reader->tokenizer, reader->model->vocab);

@@ -132,7 +132,7 @@ rafter_status rafter_constraint_open(const rafter_generator *h, rafter_form form
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the form is unknown (expected 0 to 4, got %d)", (int)form);
   if (!h->reader.ends.count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "the model has no end-of-text token, so answers cannot have a form");
+                   "a form of answers needs a model with an end-of-text token, and this model has none");
   rf_constraint *of = NULL;
   RF_TRY(rf_constraints_get(h->constraints, FORMS[form], form == RAFTER_FORM_JSON_OBJECT ? "" : text,
                             form == RAFTER_FORM_JSON_OBJECT ? 0 : bytes, &of, error));

@@ -51,7 +51,8 @@ void rf_constraints_close(rf_constraints *c) {
 static rf_status read_vocabulary(rf_constraints *c, rf_error *error) {
   if (c->trie) return RAFTER_OK;
   if (!c->tokenizer)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model has no tokenizer, so answers cannot have a form");
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "a form of answers needs a model with a tokenizer, and this model has none");
   return rf_trie_open(c->tokenizer, c->vocab, &c->trie, error);
 }
 

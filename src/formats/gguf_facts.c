@@ -60,7 +60,7 @@ static const char *key_of(reader *r, const char *name) {
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
 /* Reads a number. The file may store one number, or an array that repeats this number for each
- * layer. An array with different numbers is an error. If `otherwise` is -1, the key is required. */
+ * layer. An error if the numbers of the array differ. If `otherwise` is -1, the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));

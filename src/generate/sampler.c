@@ -165,7 +165,7 @@ static double guess_weights(rf_sampler_work *work, const rf_row *s, double *erro
   if (exact > work->blocks / 4) return weigh(work, s);
   double low = work->rows->guess(s, work->peak, -from, work->block_weight, work->peak_order), total = 0;
   for (int64_t b = 0; b < work->blocks; b++) total += work->block_weight[b];
-  /* The second term bounds tiny weights, and the rounding errors of these sums and of the exact
+  /* The second term is an upper bound for tiny weights and for the rounding errors of both kinds of
    * sums. */
   *error = low * RF_ROW_ERROR + total * 0x1p-36;
   return total;

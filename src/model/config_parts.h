@@ -40,7 +40,7 @@ typedef struct config_type {
   const char *theta_key;
   double theta, local_theta;
   const int64_t *shape; /* defaults of the fields in SHARED; NULL: most of these fields are required */
-  int64_t kv_heads;     /* default of "num_key_value_heads"; 0 or a null field means `heads` */
+  int64_t kv_heads;     /* default of "num_key_value_heads"; 0, or null in the file: `heads` */
   int64_t positions;    /* default of "max_position_embeddings" */
   int windows;
   int64_t window; /* default of "sliding_window" */

@@ -120,7 +120,8 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
 /* Estimates a plan that recomputes the tensors in `drop`: its live bytes, and its seconds of
  * recomputation per step. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
-/* Returns the arena size with a named policy, or the live bytes if they exceed `room`. */
+/* Returns the size of the arena under the policy `remat`. If the live bytes alone exceed `room`,
+ * returns the live bytes. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
 /* The size of the arena, and the seconds of a step on one chip, for the last set that
  * rf_trial_weigh got. */

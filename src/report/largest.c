@@ -32,7 +32,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     const rf_plan_tensor *p = &plan->tensor[t];
     const rf_tensor *tensor = rf_plan_content(plan, t);
     bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
-                 /* an output that uses its input's memory counts only after its first op */
+                 /* an output in the memory of an input counts only after the op that writes it */
                  p->last >= plan->peak_op;
     if (!holds) continue;
     rf_report_kind_name(tensor->name, name);

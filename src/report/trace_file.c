@@ -259,8 +259,8 @@ static int64_t end_of_steps(const rf_trace_file *file, int steps) {
              : json_integer_value(json_object_get(after ? after : step, "end"));
 }
 
-/* Returns the largest number of first steps that together have at most `most` spans. It is 1 or
- * more. */
+/* Returns the largest n for which the first n steps have at most `most` spans in total, but at least
+ * 1. */
 static int steps_within(const rf_trace_file *file, int64_t most) {
   int low = 1, high = (int)json_array_size(json_object_get(file->header, "steps"));
   if (!high) return 0;

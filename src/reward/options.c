@@ -16,8 +16,8 @@ const rf_option RF_REWARD_OPTIONS[] = {
         "reward-command", TEXT, "COMMAND", NULL, "Rewards",
         "program that gives rewards: reads {\"id\",\"prompt\",\"answer\",...} and writes "
         "{\"id\",\"reward\"}\n"
-        "It runs in /bin/sh for the whole run, and reads and writes one JSON object per line. Its weight is "
-        "that of `command:WEIGHT` in --reward"),
+        "/bin/sh starts the program once for the whole run. Each line that it reads or writes is one JSON "
+        "object. `command:WEIGHT` in --reward gives its weight"),
     RF_NUMBER("reward-workers", INT, NULL, 1, 256, "1", "Rewards",
               "processes of --reward-command; each gets one answer at a time"),
     RF_NUMBER("reward-timeout", DURATION, NULL, 0.001, 1e6, "60s", "Rewards",

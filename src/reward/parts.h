@@ -1,4 +1,4 @@
-/* parts.h - declarations that the files of this room share. */
+/* parts.h - declarations that the files of src/reward share. */
 #ifndef RF_REWARD_PARTS_H
 #define RF_REWARD_PARTS_H
 

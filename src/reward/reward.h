@@ -3,7 +3,7 @@
  *
  * The program is started with `/bin/sh -c` and lives until rf_rewards_close. The program reads one
  * JSON object per line, {"id","prompt","answer","reference","row"}, and replies {"id","reward"}. A
- * thread of this room talks to the program, so rewards are computed while the caller computes. */
+ * separate thread talks to the program, so the caller computes while the program finds rewards. */
 #ifndef RF_REWARD_H
 #define RF_REWARD_H
 

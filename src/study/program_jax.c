@@ -70,8 +70,8 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* True if a forward pass contains tokens of all sequences. The result false means that a forward
- * pass contains tokens of one sequence. */
+/* True if a forward pass contains tokens of all sequences, false if it contains only the tokens of
+ * one sequence. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;

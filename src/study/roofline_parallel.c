@@ -235,7 +235,8 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
   RF_TRY(rf_need(q, "ff", &ff, error));
   ff = widths_of(q, ff).one;
   if (stages > layers)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --degree (unset: the chips of --on), or raise --layers",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "lower --degree (its default is the number of chips of --on), or raise --layers",
                    "more stages than layers (--degree: expected at most %g, got %g)", layers, stages);
   double used = rf_value_or(q, "experts-used", 0), per_stage = layers / stages, alpha = s->alpha * s->narrow,
          sparse = used > 0 ? used : 1;
@@ -271,8 +272,8 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Computes when decoding should shard weights in two dimensions: D over sqrt(c/8) of c chips, and F
- * over sqrt(8c). */
+/* Computes the number of chips from which decoding should shard weights in two dimensions. The c
+ * chips form a grid: D is sharded over sqrt(c/8) chips, and F over sqrt(8c) chips. */
 static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));

@@ -234,8 +234,8 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  /* A model that rafter trained may have a template file and a tokenizer.gguf. Then the GGUF file
-   * names the special tokens. */
+  /* A model that rafter trained may have a template file and a tokenizer.gguf. Then the special
+   * tokens are read from the GGUF file. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);

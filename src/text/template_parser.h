@@ -22,8 +22,8 @@ bool rf_tpl_reserved(tpl_text name);                              /* true for a 
 bool rf_tpl_constant_name(tpl_text name);                         /* true for "true", "None", ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
-/* Sets the depth of `node` to more than the depth of its child `child` (may be NULL). Fails if the
- * tree is too deep. */
+/* Raises the depth of `node` to one more than the depth of its child `child`, if it is lower. The
+ * child may be NULL. Fails if the tree is too deep. */
 rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 

@@ -160,7 +160,7 @@ static rf_status read_real(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
-/* Fails if anything except white space follows the parsed part of a skipped value. */
+/* Fails if the skipped value has more text than was parsed. White space is allowed. */
 static rf_status expect_end(scan *s) {
   skip_blanks(s);
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");

@@ -48,9 +48,9 @@ typedef struct rf_traffic_stats {
    * for their first token. Requests that failed without a token count only as running. */
   double running, batch, queue;
   double late, latest_late; /* mean and maximum seconds from the planned time to the sending of a request */
-  /* true: the server does not keep up. When the last request arrived, more than 1/20 of all
-   * requests waited for their first token, or more than 1/20 of all requests failed. In a closed
-   * loop, always false. */
+  /* true: the server does not keep up. More than 1/20 of all requests failed, or more
+   * than 1/20 still waited for their first token when the last request arrived. In a closed loop,
+   * always false. */
   bool saturated;
 } rf_traffic_stats;
 

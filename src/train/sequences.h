@@ -6,7 +6,7 @@
 
 #include "train/train.h"
 
-/* A prompt and its answer. The loss counts the tokens `prompt` to count - 1. The answer has A
+/* A prompt and its answer. The loss covers the tokens with index `prompt` to count - 1. The answer has A
  * tokens. An array may be NULL if the graph does not have the input (rf_objective in graph.h). */
 typedef struct rf_sequence {
   const int32_t *tokens; /* (count) */

@@ -380,7 +380,7 @@ static pieces units_source(const job *j, const block *b, int64_t t, int64_t end)
   return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_step, g->a_row, b->k0, kc, first,
                      last - first);
 }
-/* Contiguous memory to which packing of units [t, end) writes. */
+/* The contiguous memory that receives the packed units [t, end). */
 static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {

@@ -416,9 +416,9 @@ void rf_emitted_free(rf_emitted *of) {
   *of = (rf_emitted){0};
 }
 
-/* Adds an argument for each tensor that has a value before the step. Such a tensor is a persistent
- * tensor or an input that an op reads, or a persistent tensor that an op only writes. In the last
- * case, the result reuses the memory of the argument. */
+/* Adds an argument for each tensor that has a value before the step. These are the inputs that an op
+ * reads, and the persistent tensors that an op reads or writes. If ops only write the tensor, the
+ * result reuses the memory of the argument. */
 static void add_tensor_arguments(writer *w) {
   const rf_graph *g = w->e.graph;
   bool *used = rf_pool_alloc(w->e.pool, (size_t)g->tensor_count + 1);

@@ -70,7 +70,7 @@ static void pad_vocabulary(rf_emit *e, head *of) {
 
 static rf_val plus(rf_hlo *h, rf_val sum, rf_val v) { return rf_has(sum) ? rf_hlo_add(h, sum, v) : v; }
 
-/* Computes sum + a b in f32, or a b if `sum` has no value. One operand may be transposed. If the
+/* Computes sum + a * b in f32, or a * b if `sum` has no value. One operand may be transposed. If the
  * types differ and products of bf16 are faster, the f32 operand becomes a sum of two bf16 numbers,
  * which keeps 16 bits. If the product sums over rows, the rows of the second number follow the rows
  * of the first. */

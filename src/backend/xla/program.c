@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A module for a number of rows. */
+/* The compiled module for one number of rows. */
 typedef struct variant {
   int64_t rows;
   rf_emit_known known;

@@ -230,8 +230,8 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes two products. If the op writes dw, it computes three products. One of the head's
- * products belongs to forward. */
+/* The op computes two products. If the op writes dw, it computes three products. One of these
+ * products belongs to the forward pass. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 /* Both ops compute logits, dx, and possibly dw. The product for dx multiplies by the transposed
