@@ -24,20 +24,21 @@ static rf_status check_options(const rf_options *o, rf_error *error) {
     /* true: `option` needs one of the options `other`; false: `option` and `other` exclude each
      * other */
     bool needs;
-  } RULES[] = {{"rate", "rates arrivals", "give one rate, a list of rates, or a file of arrivals", false},
-               {"rates", "arrivals", "give one rate, a list of rates, or a file of arrivals", false},
-               {"duration", "rate rates", "--duration sends rate x duration requests", true},
-               {"duration", "requests", "--duration sends rate x duration requests", false},
-               {"speed", "arrivals", "--speed replays a file of arrivals", true},
-               {"search", "rates", "--search continues --rates", true},
-               {"plot", "rates", "--plot draws the values for each rate: add --rates 1..64", true},
-               {"batch", "model", "--batch is a setting of the plan: add --model MODEL", true},
-               {"seq", "model", "--seq is a setting of the plan: add --model MODEL", true},
-               {"sequences", "model", "--sequences is a setting of the plan: add --model MODEL", true},
-               {"step-growth", "model", "--step-growth is a setting of the plan: add --model MODEL", true},
-               {"token-ids", "chat data", "token ids are prompts of /v1/completions", false},
-               {"spread", "data arrivals", "the file has the lengths of the requests", false},
-               {"shared-prefix", "data", "the file has the prompts", false}};
+  } RULES[] = {
+      {"rate", "rates arrivals", "give one rate, a list of rates, or a file of arrivals", false},
+      {"rates", "arrivals", "give one rate, a list of rates, or a file of arrivals", false},
+      {"duration", "rate rates", "--duration sends rate x duration requests", true},
+      {"duration", "requests", "--duration sends rate x duration requests", false},
+      {"speed", "arrivals", "--speed replays a file of arrivals", true},
+      {"search", "rates", "--search continues --rates", true},
+      {"plot", "rates", "--plot draws the values for each rate: add --rates 1..64", true},
+      {"batch", "model", "--batch is an option of the plan, which needs --model MODEL", true},
+      {"seq", "model", "--seq is an option of the plan, which needs --model MODEL", true},
+      {"sequences", "model", "--sequences is an option of the plan, which needs --model MODEL", true},
+      {"step-growth", "model", "--step-growth is an option of the plan, which needs --model MODEL", true},
+      {"token-ids", "chat data", "token ids are prompts of /v1/completions", false},
+      {"spread", "data arrivals", "the file has the lengths of the requests", false},
+      {"shared-prefix", "data", "the file has the prompts", false}};
   for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
     char names[64], *rest = names;
     bool met = false;

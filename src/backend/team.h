@@ -43,8 +43,8 @@ typedef struct rf_team {
 } rf_team;
 
 void rf_team_init(rf_team *team, int planned);
-/* The next smaller or larger number of threads that a team tries. Returns `active` if there is no
- * such number. */
+/* The next smaller or larger number of threads that a team tries. Returns `active` if `active` is the
+ * smallest or largest number. */
 int rf_team_fewer(int active);
 int rf_team_more(int active, int planned);
 

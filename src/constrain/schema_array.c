@@ -46,7 +46,8 @@ static rf_status item_rule(rf_schema *s, const array *a, int64_t index, int32_t 
   return status;
 }
 
-/* Adds the items from `index` on. `state` follows item index - 1, and `end` comes before "]". */
+/* Adds the items from `index` on. `state` is the state after item index - 1, and `end` is
+ * the state before "]". */
 static rf_status add_items(rf_schema *s, const array *a, int32_t state, int32_t end) {
   rf_grammar *g = s->g;
   int32_t rule;

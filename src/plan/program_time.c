@@ -1,6 +1,7 @@
 /* program_time.c - the time of a JAX program. A JAX program differs from a program of rafter.
- * Attention scores pass through memory, and attention also computes masked pairs. Loops copy
- * residuals to and from stacks. Products in f32 use the lower precision that is JAX's default. */
+ * Attention scores pass through memory, and attention also computes masked pairs. Its loops
+ * copy residuals to stacks in memory and back. Products in f32 use the lower precision that is JAX's default.
+ */
 #include "plan/parts.h"
 
 #include <string.h>

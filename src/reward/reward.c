@@ -111,7 +111,7 @@ static double total_of(const rf_rewards *r, const double *parts) {
 
 static json_t *text_of(const char *text) { return text ? rf_json_bytes(text, strlen(text)) : json_null(); }
 
-/* Makes the line for the program. The texts of an answer may contain any bytes. */
+/* Makes the line of JSON that the reward program reads. The texts of an answer may contain any bytes. */
 static rf_asked *asked_of(rf_rewards *r, const rf_reward_row *row, rf_error *error) {
   rf_asked *asked = calloc(1, sizeof *asked);
   json_t *json = json_object();

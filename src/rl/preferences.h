@@ -35,8 +35,8 @@ typedef struct rf_preferences {
 /* Like rf_trainer_open, with a reference model in the same arena. */
 rf_status rf_preferences_open(const rf_train_settings *settings, rf_preferences **preferences,
                               rf_error *error);
-/* Call this function before the first step. If training changes the reference model, computes the
- * references of the pairs that the run needs up to `steps`, and of `val_rows` pairs for validation.
+/* Call this function before the first step. If training changes the reference model, computes all
+ * references in advance: of the pairs up to step `steps`, and of `val_rows` pairs for validation.
  * If `each` ends the computation, *all is false. RAFTER_INTERRUPTED as for rf_trainer_step. After
  * an interruption, a checkpoint stores the references that are already known. */
 rf_status rf_preferences_begin(rf_preferences *preferences, int64_t steps, int64_t val_rows,

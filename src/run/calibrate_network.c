@@ -1,6 +1,6 @@
 /* calibrate_network.c - measures the collectives between the ranks of an MPI job, with the kernels
- * that steps run (backend/mpi). The file measures every size of a group within a node and across
- * nodes. */
+ * that steps run (backend/mpi). Groups of every size are measured within a node and
+ * across nodes. */
 #include "run/calibrate_parts.h"
 
 #include "backend/mpi/link.h"

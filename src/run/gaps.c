@@ -16,8 +16,8 @@
  * takes about 50 us. SHOWN_NS: minimum length of a gap that gets a span. NOISE_NS: maximum error of
  * a counter. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
-/* Minimum time of a stop of all threads. Threads sleep for a far shorter time if the process is not
- * stopped. */
+/* All threads were stopped if they slept for at least this time. Threads sleep for a far shorter time if the
+ * process is not stopped. */
 enum { STOPPED_NS = 50000000 };
 
 /* A parallel region. At own_end, the main thread ends its part. At `end`, the last thread ends its

@@ -66,7 +66,7 @@ typedef struct rf_trainer {
   int64_t step, tokens, loss_tokens;
   /* true after a failed step or validation whose data could not be read, or was changed */
   bool lost_data;
-  bool early_updates; /* true if weights are updated in the section micro, before the section end */
+  bool early_updates; /* true: the section micro updates weights, before the section end */
   double flops;       /* model FLOPs since the trainer was opened */
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_passes;

@@ -68,7 +68,8 @@ static rf_status open_data(rf_trainer *trainer, rf_error *error) {
 static const int64_t SMALL_DATA = 16 << 20;
 
 /* Makes the training plan and opens the data. Errors of the data are reported before errors of the
- * plan. For large data, only errors that are found without tokenizing are reported before. */
+ * plan. If the data is large, errors that only tokenizing can find are
+ * reported later. */
 static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_source_options options = data_options(settings);

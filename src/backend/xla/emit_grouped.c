@@ -6,8 +6,8 @@
  * - a loop over experts, with inner loops over the expert's tiles of rows. */
 #include "backend/xla/emit.h"
 
-/* Compilers for CPUs compile a loop over a few hundred bytes to one function, which cannot multiply
- * bf16. */
+/* XLA's CPU compiler makes one function of a loop over a few hundred bytes, and such a function cannot
+ * multiply bf16. */
 enum { SMALL_TILE = 8, LARGE_TILE = 512, TINY = 4096 };
 
 typedef struct grouped {

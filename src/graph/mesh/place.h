@@ -15,8 +15,8 @@ void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
  * `axes` split the rows. Along the axis context, a chip takes every n-th row of a run. */
 int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES], int64_t rows);
 
-/* Index in the whole tensor of element number `i` of a chip's part. The part is of tensor `tensor`.
- * -1: the element is padding, or no whole tensor has it. `whole` gives the rank and the shape. */
+/* Index in the whole tensor of element number `i` of a chip's part of tensor `tensor`. -1: the
+ * element is padding, or is in no whole tensor. `whole` gives the rank and the shape. */
 int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
 
 /* A range of consecutive indices along one dimension. A run is the indices [mine, mine + count) of
