@@ -168,6 +168,7 @@ WEATHER = {
     },
 }
 NAMED = {"type": "function", "function": {"name": "weather"}}
+DEMAND = [{"role": "user", "content": "Call the tool weather for Bonn and 2 days. Write only <tool_call>."}]
 
 
 def joined(parts):
@@ -211,6 +212,11 @@ def tool_calls(model):
     check(auto.message.content == "Let me see." and auto.finish_reason == "tool_calls", "text before a call")
     text, calls, finish = joined(chat(**ask, extra_body=form, stream=True))
     check(text == "Let me see." and calls[0][2] == '{"place": "Bonn"}', "and as a stream")
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    decided = chat(**{**ask, "tools": [strict], "messages": DEMAND}).choices[0]
+    for call in decided.message.tool_calls or []:  # a small model may answer without a call
+        values = json.loads(call.function.arguments)
+        check(set(values) == {"place", "days"} and values["days"] in (1, 2), "a strict function")
     silent = chat(**ask, tool_choice="none", extra_body=form).choices[0].message
     check(silent.content == spoken and not silent.tool_calls, "tool_choice none")
     bad = openai.BadRequestError

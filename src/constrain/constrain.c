@@ -192,7 +192,9 @@ static rf_automaton_result follow(rf_constraint *c, int32_t *state, uint8_t byte
 
 rf_status rf_constrained_accept(rf_constrained *answer, int32_t token, rf_error *error) {
   rf_constraint *c = answer->of;
-  const rf_span text = token >= 0 && token < c->trie->vocab ? c->trie->text[token] : (rf_span){0};
+  const bool known = token >= 0 && token < c->trie->vocab &&
+                     (c->automaton.grammar.free || !rf_trie_is_special(c->trie, token));
+  const rf_span text = known ? c->trie->text[token] : (rf_span){0};
   rf_automaton_result result = RF_AUTOMATON_OK;
   int64_t began = rf_now_ns();
   pthread_mutex_lock(&c->lock);

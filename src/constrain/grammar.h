@@ -33,6 +33,7 @@ typedef struct rf_grammar {
   int32_t states, edges, state_room, edge_room;
   int32_t start;
   bool full;             /* a bound was exceeded, so the grammar cannot be used */
+  bool free;             /* the grammar has free text, which may contain special tokens as spelled */
   uint8_t class_of[256]; /* class of each byte; bytes of a class have the same edges everywhere */
   uint8_t byte_of[256];  /* (classes) a byte of each class */
   int classes;

@@ -150,7 +150,8 @@ static rf_automaton_result fill(rf_constraint *c, int32_t state, uint64_t *mask)
   memset(mask, 0, (size_t)t->words * sizeof *mask);
   for (int i = 0; i < RF_TRIE_GROUPS && !result; i++) {
     const struct rf_trie_part *part = &t->part[i];
-    if (i != RF_TRIE_OTHER && plain >= part->chars)
+    if (i == RF_TRIE_SPECIAL && !c->automaton.grammar.free) continue;
+    if (i < RF_TRIE_OTHER && plain >= part->chars)
       for (int64_t w = 0; w < t->words; w++) mask[w] |= part->mask[w];
     else result = add_tokens(c, state, part, mask, &work);
   }

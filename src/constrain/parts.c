@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-enum { NESTED = 32 };
+enum { NESTED = 32, MARK_BYTES = 64 };
 
 typedef struct adder {
   rf_grammar *g;
@@ -55,15 +55,75 @@ static rf_status add_repeat(adder *a, const json_t *object, int32_t from, int32_
   return RAFTER_OK;
 }
 
+/* ---- free text ------------------------------------------------------------------------------- */
+
+/* A text has the first `k` bytes of the mark at its end. Returns how many it has after one more
+ * byte. */
+static size_t matched(const char *mark, size_t k, char byte) {
+  size_t n = k + 1;
+  while (n && (mark[n - 1] != byte || memcmp(mark, mark + k + 1 - n, n - 1))) n--;
+  return n;
+}
+
+typedef struct free_text {
+  const char *mark;
+  size_t bytes;
+  bool until;
+  int32_t state[MARK_BYTES]; /* after the first k bytes of the mark */
+  int32_t to;
+} free_text;
+
+/* Adds the edges of a state. Equal bytes in a row share an edge. `begin`: blanks stay in the state,
+ * and this byte has no edge; 0: none. */
+static void add_free_edges(adder *a, const free_text *f, size_t k, int32_t from, char begin) {
+  int32_t last = -1, low = 0;
+  for (int b = 0; b <= 256; b++) {
+    int32_t to = -1;
+    if (b < 256 && (!begin || b != (unsigned char)begin)) {
+      size_t n = matched(f->mark, k, (char)b);
+      if (n < f->bytes) to = begin && b && strchr(" \t\r\n", b) ? from : f->state[n];
+      else if (f->until) to = f->to;
+    }
+    if (b == 256 || to != last) {
+      if (last != -1) rf_grammar_bytes(a->g, from, low, b - 1, last);
+      last = to;
+      low = b;
+    }
+  }
+}
+
+static rf_status add_free(adder *a, const json_t *object, int32_t from, int32_t to) {
+  const json_t *until = json_object_get(object, "until"), *begin = json_object_get(object, "begin"),
+               *mark = until ? until : json_object_get(object, "without");
+  free_text f = {
+      .mark = json_string_value(mark), .bytes = json_string_length(mark), .until = until, .to = to};
+  if (!f.bytes || f.bytes > MARK_BYTES) return wrong(a, "without a mark of 1 to 64 bytes");
+  if (begin && json_string_length(begin) != 1) return wrong(a, "not one byte (begin)");
+  for (size_t k = 0; k < f.bytes; k++) f.state[k] = rf_grammar_state(a->g);
+  const int32_t first = begin ? rf_grammar_state(a->g) : f.state[0];
+  for (size_t k = 0; k < f.bytes; k++) add_free_edges(a, &f, k, f.state[k], 0);
+  if (begin) add_free_edges(a, &f, 0, first, *json_string_value(begin));
+  for (size_t k = 0; k < f.bytes && !until; k++) rf_grammar_skip(a->g, f.state[k], to);
+  if (begin && !until) rf_grammar_skip(a->g, first, to);
+  rf_grammar_skip(a->g, from, first);
+  a->g->free = true;
+  return RAFTER_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
 static rf_status add_object(adder *a, const json_t *object, int32_t from, int32_t to) {
   const json_t *schema = json_object_get(object, "schema"), *regex = json_object_get(object, "regex"),
                *any = json_object_get(object, "any");
-  if (json_object_size(object) > 1 + (json_object_get(object, "between") != NULL))
-    return wrong(a, "an object with several names");
+  const bool detail = json_object_get(object, "between") || json_object_get(object, "begin");
+  if (json_object_size(object) > 1 + (size_t)detail) return wrong(a, "an object with several names");
   if (schema) return rf_schema_add(a->g, schema, from, to, a->error);
   if (any) return add_any(a, any, from, to);
   if (json_object_get(object, "repeat")) return add_repeat(a, object, from, to);
-  if (!json_is_string(regex)) return wrong(a, "an object without schema, regex, any or repeat");
+  if (json_object_get(object, "until") || json_object_get(object, "without"))
+    return add_free(a, object, from, to);
+  if (!json_is_string(regex))
+    return wrong(a, "an object without schema, regex, any, repeat, until or without");
   return rf_regex_add(a->g, json_string_value(regex), json_string_length(regex), RF_REGEX_PLAIN, "regex",
                       from, to, a->error);
 }

@@ -38,15 +38,15 @@ static int64_t read_words(rf_trie *t, const rf_tokenizer *tokenizer, word *words
   int64_t count = 0, ids = rf_tokenizer_vocab(tokenizer);
   for (int64_t id = 0; id < t->vocab && id < ids; id++) {
     rf_span text = rf_tokenizer_text_of(tokenizer, (int32_t)id);
-    int chars;
-    if (rf_tokenizer_is_special(tokenizer, (int32_t)id) || !text.bytes || text.bytes > RF_TRIE_BYTES)
-      continue;
-    int group = group_of(text, &chars);
+    int chars = 0;
+    if (!text.bytes || text.bytes > RF_TRIE_BYTES) continue;
+    const bool special = rf_tokenizer_is_special(tokenizer, (int32_t)id);
+    int group = special ? RF_TRIE_SPECIAL : group_of(text, &chars);
     struct rf_trie_part *part = &t->part[group];
-    if (chars > part->chars) part->chars = chars;
+    if (!special && chars > part->chars) part->chars = chars;
     part->mask[id >> 6] |= (uint64_t)1 << (id & 63);
     t->text[id] = text;
-    if (text.bytes == 1) t->has[(uint8_t)*text.at] = true;
+    if (text.bytes == 1 && !special) t->has[(uint8_t)*text.at] = true;
     words[count++] = (word){text, (int32_t)id, group};
   }
   return count;

@@ -10,7 +10,13 @@ enum { RF_TRIE_BYTES = 256 }; /* maximum bytes of a token; longer tokens are nev
 
 /* Tokens of whole characters that JSON strings do not escape have their own groups, because most
  * states inside a string allow all of these tokens. */
-typedef enum rf_trie_group { RF_TRIE_SHORT, RF_TRIE_LONG, RF_TRIE_OTHER, RF_TRIE_GROUPS } rf_trie_group;
+typedef enum rf_trie_group {
+  RF_TRIE_SHORT,
+  RF_TRIE_LONG,
+  RF_TRIE_OTHER,
+  RF_TRIE_SPECIAL, /* special tokens, as the text that spells them; only for forms with free text */
+  RF_TRIE_GROUPS
+} rf_trie_group;
 enum { RF_TRIE_SHORT_CHARS = 8 };
 
 typedef struct rf_trie {
@@ -35,8 +41,12 @@ typedef struct rf_trie {
   _Atomic int64_t masks, mask_hits, mask_ns;
 } rf_trie;
 
-/* The tokenizer must outlive the trie. Special tokens are left out. */
+/* The tokenizer must outlive the trie. */
 rf_status rf_trie_open(const rf_tokenizer *tokenizer, int64_t vocab, rf_trie **trie, rf_error *error);
 void rf_trie_close(rf_trie *trie); /* NULL is allowed. */
+
+static inline bool rf_trie_is_special(const rf_trie *t, int32_t token) {
+  return t->part[RF_TRIE_SPECIAL].mask[token >> 6] >> (token & 63) & 1;
+}
 
 #endif

@@ -33,7 +33,7 @@ static bool check_tool(const json_t *tool, size_t index, json_t *names, rf_wrong
   const json_t *function = json_object_get(tool, FUNCTION), *name = json_object_get(function, "name"),
                *about = json_object_get(function, "description"),
                *parameters = json_object_get(function, "parameters"),
-               *type = json_object_get(parameters, "type");
+               *strict = json_object_get(function, "strict"), *type = json_object_get(parameters, "type");
   if (!json_is_object(tool)) return wrong_tool(wrong, index, "", "expected an object");
   if (!is_function(json_object_get(tool, "type")))
     return wrong_tool(wrong, index, "type", "expected \"function\"");
@@ -45,6 +45,8 @@ static bool check_tool(const json_t *tool, size_t index, json_t *names, rf_wrong
   json_object_set_new(names, json_string_value(name), json_true());
   if (about && !json_is_null(about) && !json_is_string(about))
     return wrong_tool(wrong, index, "function.description", "expected a text");
+  if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+    return wrong_tool(wrong, index, "function.strict", "expected true or false");
   if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
     return wrong_tool(wrong, index, "function.parameters", "expected a JSON schema, which is an object");
   if (type && (!json_is_string(type) || strcmp(json_string_value(type), "object")))
@@ -125,10 +127,12 @@ bool rf_ask_check_tools(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong)
   if (!check_template(rules, ask, wrong)) return false;
   if (!ask->tools || !rules->tool_format || ask->kind != RF_ASK_CHAT) return true;
   ask->request.specials = rules->tool_format->specials;
-  if (ask->tool_choice == RF_TOOLS_AUTO) return true;
-  char *form =
-      rf_tool_form(rules->tool_format, ask->tools, ask->tool_name, ask->several_calls && !ask->tool_name);
-  return rf_ask_take_form(ask, "tool_choice", RAFTER_FORM_PARTS, form, strlen(form), wrong);
+  const bool free = ask->tool_choice == RF_TOOLS_AUTO, several = ask->several_calls && !ask->tool_name;
+  /* A form of the request says what the answer is, also if a tool is strict. */
+  if (free && (ask->form_field || !rf_tool_strict(ask->tools))) return true;
+  char *form = free ? rf_tool_strict_form(rules->tool_format, ask->tools, several)
+                    : rf_tool_form(rules->tool_format, ask->tools, ask->tool_name, several);
+  return rf_ask_take_form(ask, free ? "tools" : "tool_choice", RAFTER_FORM_PARTS, form, strlen(form), wrong);
 }
 
 /* ---- calls in messages ----------------------------------------------------------------------- */

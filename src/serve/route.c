@@ -205,7 +205,7 @@ static void open_answers(rf_call *c) {
   for (int64_t i = 0; a->tools && i < c->answers; i++) {
     rf_tool_calls *calls = c->answer[i].calls = rf_must(malloc(sizeof *calls));
     rf_tool_calls_start(calls, c->server->rules.tool_format, a->tools, !a->several_calls || a->tool_name,
-                        a->tool_choice != RF_TOOLS_AUTO);
+                        a->tool_choice != RF_TOOLS_AUTO, a->stream);
   }
 }
 

@@ -18,15 +18,19 @@ enum state {
 enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = 256 };
 
 void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
-                         bool forced) {
-  *c = (rf_tool_calls){.format = format, .tools = tools, .single = single, .state = forced ? HEAD : TEXT};
+                         bool forced, bool streams) {
+  *c = (rf_tool_calls){
+      .format = format, .tools = tools, .single = single, .streams = streams, .state = forced ? HEAD : TEXT};
+}
+
+static void free_call(rf_tool_call *call) {
+  free(call->name);
+  rf_body_free(&call->head);
+  rf_body_free(&call->arguments);
 }
 
 void rf_tool_calls_free(rf_tool_calls *c) {
-  for (int i = 0; i < c->count; i++) {
-    free(c->call[i].name);
-    rf_body_free(&c->call[i].arguments);
-  }
+  for (int i = 0; i < c->count; i++) free_call(&c->call[i]);
   free(c->call);
   rf_body_free(&c->content);
   rf_body_free(&c->held);
@@ -169,10 +173,30 @@ static void end_head(rf_tool_calls *c, const char *name, size_t bytes) {
     give_held(c);
     return;
   }
+  if (!c->dropped && !c->streams) rf_body_bytes(&c->call[c->count - 1].head, c->held.at, c->held.bytes);
   drop_held(c);
   c->state = ARGUMENTS;
   begin_scan(c, 1);
   add_arguments(c, "{", 1);
+}
+
+/* After the last brace of the arguments. */
+static void end_arguments(rf_tool_calls *c) {
+  c->state = c->format->json ? REST : BETWEEN;
+  begin_scan(c, 1);
+  if (c->dropped || c->streams) return;
+  rf_tool_call *call = &c->call[c->count - 1];
+  /* Whole numbers and zeros in strings that C cannot hold are valid JSON too. */
+  json_t *read =
+      json_loadb(call->arguments.at, call->arguments.bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
+  if (!read) { /* the head ends with the first brace */
+    rf_body_bytes(&c->content, call->head.at, call->head.bytes - 1);
+    rf_body_bytes(&c->content, call->arguments.at, call->arguments.bytes);
+    free_call(call);
+    c->count--;
+    c->state = TEXT;
+  }
+  json_decref(read);
 }
 
 static bool reads_key(cursor *r) {
@@ -309,8 +333,7 @@ static void add_byte(rf_tool_calls *c, char byte) {
   case ARGUMENTS:
     ends = scan(c, byte);
     add_arguments(c, &byte, 1);
-    if (ends) c->state = c->format->json ? REST : BETWEEN;
-    if (ends) begin_scan(c, 1);
+    if (ends) end_arguments(c);
     return;
   case REST:
     if (scan(c, byte)) c->state = BETWEEN;

@@ -7,6 +7,7 @@
 typedef struct rf_tool_call {
   char id[32];
   char *name;
+  rf_body head;      /* text from before the call to the first brace of the arguments */
   rf_body arguments; /* arguments, exactly as the model wrote them */
   size_t sent;       /* number of bytes of the arguments that a stream has written */
   bool begun;        /* true: a stream has written the name */
@@ -18,6 +19,7 @@ typedef struct rf_tool_calls {
   const rf_tool_format *format;
   const json_t *tools; /* tools of the request, borrowed */
   bool single;         /* true: all calls after the first call are dropped */
+  bool streams;        /* true: a call is sent before it is complete */
   rf_body content;     /* text of the answer without its calls */
   size_t content_sent;
   rf_tool_call *call;
@@ -31,9 +33,11 @@ typedef struct rf_tool_calls {
   bool in_string, escaped, dropped;
 } rf_tool_calls;
 
-/* `forced`: the prompt already contains the opening mark of the first call. */
+/* `forced`: the prompt already contains the opening mark of the first call. Without `streams`, a
+ * call whose arguments are not JSON becomes content. With `streams`, such a call stays a call,
+ * because its name may have been sent. */
 void rf_tool_calls_start(rf_tool_calls *calls, const rf_tool_format *format, const json_t *tools, bool single,
-                         bool forced);
+                         bool forced, bool streams);
 void rf_tool_calls_add(rf_tool_calls *calls, const char *text, size_t bytes);
 void rf_tool_calls_end(rf_tool_calls *calls); /* after the last text */
 void rf_tool_calls_free(rf_tool_calls *calls);

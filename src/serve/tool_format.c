@@ -145,23 +145,67 @@ static json_t *schema_of(const json_t *tool) {
   return schema;
 }
 
-static json_t *call_form(const rf_tool_format *f, const json_t *tool) {
+static bool is_strict(const json_t *tool) {
+  return json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+}
+
+static json_t *call_form(const rf_tool_format *f, const json_t *tool, bool valid) {
   rf_body head = {0};
   rf_body_format(&head, "%s%s%s%s", f->prefix, f->name_head, name_of(tool), f->name_end);
-  json_t *form = json_pack("[s{so}s]", head.at, "schema", schema_of(tool), f->call_end);
+  json_t *schema = valid ? schema_of(tool) : json_pack("{ss}", "type", "object");
+  json_t *form = json_pack("[s{so}s]", head.at, "schema", schema, f->call_end);
   rf_body_free(&head);
   return form;
 }
 
-char *rf_tool_form(const rf_tool_format *f, const json_t *tools, const char *name, bool several) {
+/* `all`: all calls have valid arguments, not only those of strict tools. */
+static json_t *calls_form(const rf_tool_format *f, const json_t *tools, const char *name, bool several,
+                          bool all) {
   json_t *any = json_array(), *tool;
   size_t i;
   json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
-    if (!name || !strcmp(name, name_of(tool))) json_array_append_new(any, call_form(f, tool));
+    if (!name || !strcmp(name, name_of(tool)))
+      json_array_append_new(any, call_form(f, tool, all || is_strict(tool)));
   json_t *calls = json_pack("{so}", "any", any);
   if (several && f->between) calls = json_pack("{so ss}", "repeat", calls, "between", f->between);
-  json_t *whole = rf_must(json_pack("[sos]", f->first, calls, f->last));
-  char *text = rf_must(json_dumps(whole, JSON_COMPACT));
-  json_decref(whole);
+  return rf_must(json_pack("[sos]", f->first, calls, f->last));
+}
+
+static char *text_of(json_t *form) {
+  char *text = rf_must(json_dumps(form, JSON_COMPACT));
+  json_decref(form);
   return text;
+}
+
+char *rf_tool_form(const rf_tool_format *f, const json_t *tools, const char *name, bool several) {
+  return text_of(calls_form(f, tools, name, several, true));
+}
+
+bool rf_tool_strict(const json_t *tools) {
+  const json_t *tool;
+  size_t i;
+  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
+    if (is_strict(tool)) return true;
+  return false;
+}
+
+/* The mark of a first call. A format without an opening has it among the marks of further calls. */
+static const char *mark_of(const rf_tool_format *f) {
+  const char *mark = f->opening;
+  for (int i = 0; i < RF_TOOL_MARKS && !*mark; i++)
+    if (f->again[i] && *f->again[i] == '<') mark = f->again[i];
+  return mark;
+}
+
+char *rf_tool_strict_form(const rf_tool_format *f, const json_t *tools, bool several) {
+  json_t *without = json_pack("{ss}", "without", mark_of(f)), *until = json_pack("{ss}", "until", mark_of(f)),
+         *calls = calls_form(f, tools, NULL, several, false), *forms = json_array();
+  if (!*f->opening) { /* an object at the beginning of the answer is a call */
+    json_object_set_new(without, "begin", json_string("{"));
+    json_object_set_new(until, "begin", json_string("{"));
+    json_array_append_new(forms, rf_must(json_pack("[{ss}O]", "regex", "[ \\t\\r\\n]*", calls)));
+  }
+  json_array_append_new(forms, without);
+  json_array_append_new(forms, rf_must(json_pack("[oo]", until, calls)));
+  return text_of(rf_must(json_pack("{so}", "any", forms)));
 }

@@ -41,6 +41,12 @@ bool rf_tool_text_arguments(const rf_tool_format *format, const char *chat_templ
  * not NULL. The form begins after the opening mark. `several`: further calls may follow. The text
  * is malloc'ed (see RAFTER_FORM_PARTS). */
 char *rf_tool_form(const rf_tool_format *format, const json_t *tools, const char *name, bool several);
+/* Returns true if one of the tools is strict: every call must have valid arguments. */
+bool rf_tool_strict(const json_t *tools);
+/* Returns the form of an answer in which the model decides whether it calls tools: text without
+ * calls, or text and then calls. Arguments of strict tools are valid in their schemas, and arguments
+ * of other tools are JSON objects. */
+char *rf_tool_strict_form(const rf_tool_format *format, const json_t *tools, bool several);
 /* Returns true if one of a request's tools has this name. */
 bool rf_tool_known(const json_t *tools, const char *name, size_t bytes);
 

@@ -15,6 +15,12 @@ case_formats() {
   done
 }
 
+case_strict() {
+  TEMPLATE=llama3_1
+  serve --batch 4 --seq 8192
+  client strict
+}
+
 # Prompts equal those of Jinja2 (tests/data/templates/golden.json).
 case_prompts() {
   for TEMPLATE in qwen2_5 qwen3; do

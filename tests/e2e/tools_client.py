@@ -151,6 +151,32 @@ def case_formats(template):
     check(whole(more)[0][2] == "length", "the conversation continues")
 
 
+def strict(tool):
+    none = {"type": "object", "properties": {}, "additionalProperties": False}
+    function = {"parameters": none, **tool["function"], "strict": True}
+    return {"type": "function", "function": function}
+
+
+def case_strict():
+    """The model decides to call: here a bias for { makes it begin a call, as Llama's template has it."""
+    begins = {**ASK, "logit_bias": {"123": 100}}
+    for seed in range(4):
+        body = {**begins, "seed": seed, "tools": [strict(WEATHER), strict(TIME)]}
+        content, calls, finish = both(body)[0]
+        check(content is None and len(calls) == 1 and finish == "tool_calls", f"strict: {content} {calls}")
+        check_call(*calls[0])
+    loose = both({**begins, "max_tokens": 20})[0]
+    check(loose == ("{" * 20, [], "length"), f"tools that are not strict: {loose}")
+    free = both({**ASK, "tools": [strict(WEATHER)], "logit_bias": {"97": 100}, "max_tokens": 20})[0]
+    check(free == ("a" * 20, [], "length"), f"text without a call: {free}")
+    formed = {"tools": [strict(WEATHER)], "structured_outputs": {"choice": ["No."]}}
+    check(both({**ASK, **formed})[0] == ("No.", [], "stop"), "a form of the request counts")
+    wrong = '{"name": "time", "parameters": {"a" 1}}'
+    body = {**ASK, "structured_outputs": {"choice": [wrong]}}
+    check(whole(body)[0] == (wrong, [], "stop"), "arguments that are not JSON are text")
+    check(streamed(body)[0][1:] == ([("time", '{"a" 1}')], "tool_calls"), "a stream has begun the call")
+
+
 def case_prompts(golden, template):
     """Conversations with calls have the prompts of Jinja2. Clients write arguments as texts."""
     with open(golden, encoding="utf-8") as file:
@@ -200,6 +226,11 @@ def case_refused():
     refused({"tools": [tool("f"), tool("f")]}, "tools[1].function.name", "same name")
     refused({"tools": [tool("f"), "g"]}, "tools[1]", "expected an object")
     refused({"tools": {"f": 1}}, "tools", "a list of tools")
+    odd = tool("f")
+    odd["function"]["strict"] = 1
+    refused({"tools": [odd]}, "tools[0].function.strict", "true or false")
+    unknown = {"type": "object", "properties": {"a": {"not": {}}}}
+    refused({"tools": [strict(tool("f", unknown))]}, "tools", '"not" is not supported')
     refused({"tool_choice": {"type": "function", "function": {"name": "gone"}}}, "tool_choice", "no tool")
     refused({"tools": [], "tool_choice": "required"}, "tool_choice", "needs tools")
     refused({"tool_choice": 7}, "tool_choice", "not supported")

@@ -67,7 +67,8 @@ static bool allows(rf_constraint *c, int32_t state, int32_t token) {
     assert_int_equal(
         rf_automaton_step(&c->automaton, state, c->automaton.grammar.class_of[(uint8_t)text.at[i]], &state),
         0);
-  return text.bytes && state > 0;
+  const bool special = rf_trie_is_special(c->trie, token) && !c->automaton.grammar.free;
+  return text.bytes && state > 0 && !special;
 }
 
 /* Chooses allowed tokens at random. Returns the text, or NULL if it did not end within `most`. */
@@ -149,6 +150,34 @@ static void choices_and_special_tokens(void **state) {
   assert_int_equal(rf_constrained_accept(&a, rf_tokenizer_eos(tokenizer), NULL), RAFTER_INVALID);
   rf_constrained_begin(&a, c);
   assert_int_equal(rf_constrained_accept(&a, 409, NULL), RAFTER_INVALID);
+  rf_constrained_begin(&a, NULL);
+  rf_constraint_release(c);
+}
+
+/* In forms with free text, a special token is the text by which it is spelled. */
+static void special_tokens_are_marks_of_free_text(void **state) {
+  static const char FORM[] = "[{\"until\":\"<|endoftext|>\"},\"the\"]";
+  const int32_t special = rf_tokenizer_eos(tokenizer);
+  rf_constraint *c = NULL;
+  rf_constrained a = {0};
+  uint64_t mask[7];
+  bool ends, only;
+  (void)state;
+  assert_int_equal(rf_constraint_open(trie, RF_TEXT_PARTS, FORM, strlen(FORM), &c, NULL), RAFTER_OK);
+  for (int spelled = 0; spelled < 2; spelled++) {
+    rf_constrained_begin(&a, c);
+    assert_int_equal(rf_constrained_accept(&a, rf_tokenizer_find(tokenizer, "x", 1), NULL), RAFTER_OK);
+    assert_int_equal(rf_constrained_mask(&a, mask, &ends, &only, NULL), RAFTER_OK);
+    assert_true(mask[special >> 6] >> (special & 63) & 1);
+    assert_false(ends);
+    if (!spelled) assert_int_equal(rf_constrained_accept(&a, special, NULL), RAFTER_OK);
+    for (const char *at = "<|endoftext|>"; spelled && *at; at++)
+      assert_int_equal(rf_constrained_accept(&a, rf_tokenizer_find(tokenizer, at, 1), NULL), RAFTER_OK);
+    assert_int_equal(rf_constrained_mask(&a, mask, &ends, &only, NULL), RAFTER_OK);
+    assert_false(mask[special >> 6] >> (special & 63) & 1);
+    assert_int_equal(rf_constrained_accept(&a, special, NULL), RAFTER_INVALID);
+  }
+  for (uint64_t seed = 0; seed < 20; seed++) free(answer(c, seed, 60, true));
   rf_constrained_begin(&a, NULL);
   rf_constraint_release(c);
 }
@@ -249,6 +278,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_answers_are_valid),
       cmocka_unit_test(choices_and_special_tokens),
+      cmocka_unit_test(special_tokens_are_marks_of_free_text),
       cmocka_unit_test(a_mask_that_does_not_fit_is_refused),
       cmocka_unit_test(answers_survive_a_new_generation),
       cmocka_unit_test(the_cache_finds_equal_forms),

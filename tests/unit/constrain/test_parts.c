@@ -27,6 +27,13 @@ static void texts_are_allowed_as_the_parts_say(void **state) {
        {"<x>", "<yy, x>", "<x, x, y>"},
        {"<>", "<x,x>", "<x, >", "<, x>"}},
       {"{\"repeat\":\"ab\"}", {"ab", "abab"}, {"", "aba"}},
+      {"{\"without\":\"aab\"}", {"", "aa", "aaa\x01\xff", "abab"}, {"aab", "xaaab", "aabx"}},
+      {"[{\"until\":\"aab\"},\"!\"]", {"aab!", "aaab!", "ab aab!"}, {"aab", "!", "aab aab!", "ab!"}},
+      {"{\"any\":[{\"without\":\"<a>\"},[{\"until\":\"<a>\"},{\"schema\":" FLAG "}]]}",
+       {"", "a < b", "<<a>true", "x<a>false"},
+       {"<a>", "<a>x", "<a>true.", "<a>true<a>true"}},
+      {"{\"without\":\"<a>\",\"begin\":\"{\"}", {"", "  ", " <", "\n.{", "x{"}, {"{", " \n{", "<a>", " <a>"}},
+      {"[{\"until\":\"<a>\",\"begin\":\"{\"},\"!\"]", {"<a>!", " x{<a>!"}, {" {<a>!", "", " <a"}},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -52,6 +59,10 @@ static void wrong_parts_are_refused(void **state) {
       {"{\"repeat\":\"a\",\"between\":3}", "between"},
       {"{\"regex\":\"(\"}", "regex"},
       {"{\"regex\":3}", "without schema"},
+      {"{\"until\":\"\"}", "without a mark"},
+      {"{\"without\":3}", "without a mark"},
+      {"{\"without\":\"a\",\"begin\":\"bc\"}", "begin"},
+      {"{\"without\":\"a\",\"until\":\"b\"}", "several names"},
       {"[{\"schema\":{\"not\":{}}}]", "\"not\" is not supported"},
       {"[{\"schema\":{\"type\":\"string\",\"maxLength\":100000000}}]", "too large"},
   };

@@ -95,7 +95,7 @@ static void check_row(const row *r, size_t piece) {
   const rf_tool_format *format = rf_tool_format_of(r->chat_template);
   size_t bytes = strlen(r->text);
   assert_non_null(format);
-  rf_tool_calls_start(&calls, format, tools, r->single, r->forced);
+  rf_tool_calls_start(&calls, format, tools, r->single, r->forced, true);
   for (size_t i = 0; i < bytes; i += piece) {
     rf_tool_calls_add(&calls, r->text + i, bytes - i < piece ? bytes - i : piece);
     add_delta(&calls, content, list);
@@ -174,12 +174,58 @@ static void test_texts(void **state) {
     for (size_t piece = 1; piece <= strlen(ROWS[i].text); piece++) check_row(&ROWS[i], piece);
 }
 
+/* A whole answer: the text of a row, read in pieces of `piece` bytes. */
+static void check_whole(const char *chat_template, const char *text, const char *expected, size_t piece) {
+  rf_tool_calls calls;
+  rf_body whole = {0};
+  size_t bytes = strlen(text);
+  rf_tool_calls_start(&calls, rf_tool_format_of(chat_template), tools, false, false, false);
+  for (size_t i = 0; i < bytes; i += piece)
+    rf_tool_calls_add(&calls, text + i, bytes - i < piece ? bytes - i : piece);
+  rf_tool_calls_end(&calls);
+  describe(&calls, &whole);
+  if (strcmp(whole.at ? whole.at : "", expected))
+    fail_msg("%s in pieces of %zu: %s, not %s", text, piece, whole.at, expected);
+  rf_body_free(&whole);
+  rf_tool_calls_free(&calls);
+}
+
+/* In a whole answer, a call whose arguments are not JSON is text. A cut call stays a call. */
+static void test_wrong_arguments(void **state) {
+  static const char *const rows[][3] = {
+      {HERMES, "Sum.\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": }}\n</tool_call>",
+       "Sum.\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": }}\n</tool_call>"},
+      {HERMES,
+       "<tool_call>{\"name\": \"sum\", \"arguments\": {a: 1}}</tool_call><tool_call>{\"name\": \"now\", "
+       "\"arguments\": {}}</tool_call>",
+       "<tool_call>{\"name\": \"sum\", \"arguments\": {a: 1}}</tool_call>|now {}"},
+      {HERMES,
+       "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"sum\", "
+       "\"arguments\": {1}}</tool_call>",
+       "<tool_call>{\"name\": \"sum\", \"arguments\": {1}}</tool_call>|now {}"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": 12345678901234567890}}</tool_call>",
+       "|sum {\"a\": 12345678901234567890}"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": ", "|sum {\"a\": "},
+      {LLAMA, "{\"name\": \"sum\", \"parameters\": {\"a\" 7}}",
+       "{\"name\": \"sum\", \"parameters\": {\"a\" 7}}"},
+      {MISTRAL_ARGS, "[TOOL_CALLS]sum[ARGS]{\"a\": 1,}[TOOL_CALLS]now[ARGS]{}",
+       "[TOOL_CALLS]sum[ARGS]{\"a\": 1,}|now {}"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t piece = 1; piece <= strlen(rows[i][1]); piece++)
+      check_whole(rows[i][0], rows[i][1], rows[i][2], piece);
+  for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+    if (!ROWS[i].single && !ROWS[i].forced)
+      check_whole(ROWS[i].chat_template, ROWS[i].text, ROWS[i].expected, 7);
+}
+
 /* Bytes that are not text, zeros among them, pass as content. */
 static void test_bytes(void **state) {
   static const char BYTES[] = "\0<tool_call>\0{\"name\":\0\xff";
   rf_tool_calls calls;
   (void)state;
-  rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false);
+  rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false, true);
   rf_tool_calls_add(&calls, BYTES, sizeof BYTES - 1);
   rf_tool_calls_end(&calls);
   assert_int_equal(calls.content.bytes, sizeof BYTES - 1);
@@ -194,7 +240,7 @@ static void test_blanks(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof BEFORE / sizeof *BEFORE; i++) {
     rf_tool_calls calls;
-    rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false);
+    rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false, true);
     rf_tool_calls_add(&calls, BEFORE[i], strlen(BEFORE[i]));
     for (int k = 0; k < 200000; k++) {
       rf_tool_calls_add(&calls, "\n", 1);
@@ -235,9 +281,29 @@ static void test_forms(void **state) {
   free(form);
 }
 
+/* The form of answers whose calls are strict: only marked tools have their schema. */
+static void test_strict_forms(void **state) {
+  json_t *marked = json_deep_copy(tools);
+  (void)state;
+  assert_false(rf_tool_strict(tools));
+  json_object_set_new(json_object_get(json_array_get(marked, 0), "function"), "strict", json_true());
+  assert_true(rf_tool_strict(marked));
+  char *form = rf_tool_strict_form(rf_tool_format_of(HERMES), marked, true);
+  const char *start = "{\"any\":[{\"without\":\"<tool_call>\"},[{\"until\":\"<tool_call>\"},[\"\\n\",";
+  assert_memory_equal(form, start, strlen(start));
+  assert_non_null(strstr(form, "\"required\":[\"a\"]"));
+  assert_null(strstr(form, "additionalProperties")); /* of the other tool, which has no arguments */
+  free(form);
+  form = rf_tool_strict_form(rf_tool_format_of(LLAMA), marked, true);
+  assert_non_null(strstr(form, "{\"without\":\"<|python_tag|>\",\"begin\":\"{\"}"));
+  free(form);
+  json_decref(marked);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_bytes),
-                                     cmocka_unit_test(test_blanks), cmocka_unit_test(test_formats),
-                                     cmocka_unit_test(test_forms)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),           cmocka_unit_test(test_bytes),
+                                     cmocka_unit_test(test_blanks),          cmocka_unit_test(test_formats),
+                                     cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_forms),
+                                     cmocka_unit_test(test_strict_forms)};
   return cmocka_run_group_tests(tests, open_tools, close_tools);
 }
