@@ -232,20 +232,50 @@ rf_status rf_answering_spares_inputs(const rf_answering *a, const rf_options *o,
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
+/* Long answers that begin last would run almost alone. Only the last answers are sorted, because
+ * rows are written in the order of the prompts: a killed run loses those that wait for a row before
+ * them. The first answers begin at once, so that each run of a killed file writes a row. */
+enum { SORTED = 4 }; /* times the number of answers at once */
+
+static int longest_first(const void *x, const void *y) {
+  const rf_prompt *a = *(rf_prompt *const *)x, *b = *(rf_prompt *const *)y;
+  const int64_t more = b->request.max_tokens - a->request.max_tokens;
+  return more ? more > 0 ? 1 : -1 : a < b ? -1 : a > b;
+}
+
+static void sort_last(const rf_answering *a, rf_prompt **row, int64_t rows) {
+  const rf_plan *decode = a->generator->decode;
+  const int64_t slots = decode->options.build.microbatch * rf_generate_copies(decode);
+  int64_t first = rows, begins = 0;
+  for (int64_t left = SORTED * slots; first > 0 && left > 0;) left -= row[--first]->request.samples;
+  for (int64_t left = slots; begins < rows && left > 0;) left -= row[begins++]->request.samples;
+  if (first < begins) first = begins;
+  qsort(row + first, (size_t)(rows - first), sizeof *row, longest_first);
+}
+
 rf_status rf_answering_submit(rf_answering *a, rf_error *error) {
-  a->answers = a->done = 0;
-  a->helps = rf_run_gathers(a->generator->run) && rf_run_host(a->generator->run) > 0;
-  rf_replies_begin(a->generator, a->prompts.rows - a->written);
+  const int64_t rows = a->prompts.rows - a->written;
+  rf_status status = RAFTER_OK;
+  rf_prompt **row = calloc((size_t)rows + 1, sizeof(rf_prompt *));
+  if (!row) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  a->done = a->sample;
+  a->answers = 0;
   for (int64_t i = 0; i < a->prompts.rows; i++) {
-    rf_prompt *row = &a->prompts.row[i];
-    int skipped = i < a->written ? row->request.samples : i == a->written ? a->sample : 0;
-    a->answers += row->request.samples;
-    a->done += skipped;
-    if (skipped == row->request.samples) continue;
-    RF_TRY(rf_prompt_submit(&a->reader, row, a->generator, error));
-    for (int s = 0; s < skipped; s++) rf_generator_cancel(a->generator, row->replies.request, s);
+    a->answers += a->prompts.row[i].request.samples;
+    if (i < a->written) a->done += a->prompts.row[i].request.samples;
+    else row[i - a->written] = &a->prompts.row[i];
   }
-  return RAFTER_OK;
+  const rf_prompt *begun = rows ? row[0] : NULL;
+  a->helps = rf_run_gathers(a->generator->run) && rf_run_host(a->generator->run) > 0;
+  if (a->sorts) sort_last(a, row, rows);
+  rf_replies_begin(a->generator, rows);
+  for (int64_t i = 0; i < rows && status == RAFTER_OK; i++) {
+    status = rf_prompt_submit(&a->reader, row[i], a->generator, error);
+    for (int s = 0; row[i] == begun && s < a->sample && status == RAFTER_OK; s++)
+      rf_generator_cancel(a->generator, row[i]->replies.request, s);
+  }
+  free(row);
+  return status;
 }
 
 static rf_status taken(void *self, rf_replies *replies, const rf_event *event, rf_error *error) {

@@ -20,6 +20,7 @@ typedef struct rf_answering {
    * `echo`: rows begin with the prompt. `flushes`: rows are written to the file `out` after each
    * step. `appends`: the file `out` keeps its rows even if the run fails. */
   bool json, streams, echo, flushes, appends;
+  bool sorts;      /* true: the last answers begin longest first (docs/formats.md) */
   bool helps;      /* true on ranks other than 0, which write no rows */
   int64_t written; /* index of the prompt with the next answer to write */
   int sample;      /* index of the next answer to write, among the answers to prompt `written` */

@@ -166,7 +166,7 @@ static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, 
   a->json = rf_options_flag(o, "json");
   a->echo = rf_options_flag(o, "echo");
   a->flushes = true;
-  a->appends = !rf_out_is_stream(path);
+  a->sorts = a->appends = !rf_out_is_stream(path);
   if (a->appends) RF_TRY(rf_rollout_open(a, o, path, rf_options_flag(o, "overwrite"), file, error));
   else RF_TRY(rf_out_open(path, 0, &a->out, error));
   RF_TRY(share_begin(a, error));

@@ -179,6 +179,26 @@ case_max_seconds() {
   status 0 "${FEW[@]}" --output none.jsonl && [ "$(wc -l <none.jsonl)" = 5 ]
 }
 
+# The last answers begin longest first, after as many as run at once: so the long answer at the end
+# of this file begins after 4 steps. The rows do not change.
+case_order() {
+  local row="$SMALL --threads 1 --batch 4 --ignore-eos --input order.jsonl"
+  python3 - <<'PY'
+import json
+with open("order.jsonl", "w") as f:
+    for i in range(24):
+        row = {"prompt": "the ", "max_tokens": 56 if i == 23 else 4, "temperature": i % 2}
+        print(json.dumps(row), file=f)
+PY
+  status 0 "$RAFTER" rollout $row --output order.out && cp out said
+  says '24 answers with 148 tokens' said
+  [ "$(sed -n 's/.* \([0-9]*\) steps.*/\1/p' said)" -le 66 ] || fail "the long answer began last: $(cat said)"
+  status 0 "$RAFTER" generate $row --output order.generate
+  same order.generate order.out 'the rows have the order of the prompts'
+  "$RAFTER" rollout $row --output /dev/stdout --quiet --json 2>err | grep '"sample"' >order.pipe
+  same order.generate order.pipe 'rows of a pipe'
+}
+
 # The rows are those of `generate`; --echo, --eos-ids, --template and --system.
 case_rows() {
   status 0 "${FEW[@]}" --output rows.jsonl
