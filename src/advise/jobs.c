@@ -42,7 +42,9 @@ rf_status rf_job_lengths_resolve(rafter_plan *p, const rf_options *o, rf_job_len
 }
 
 rf_infer_settings rf_job_infer_settings(const rafter_plan *p) {
+  static const rf_sampler_options DRAWN = {.temperature = 1};
   return (rf_infer_settings){.model = p->settings.model,
+                             .choice = &DRAWN,
                              .plan = p->settings.plan,
                              .acceptance = p->acceptance,
                              .drafter_plan = p->drafter_plan[1]};

@@ -3,7 +3,6 @@
 #include "advise/jobs.h"
 
 #include "advise/rl_shape.h"
-#include "generate/pace.h"
 #include "rl/plans.h"
 
 #include <math.h>
@@ -173,16 +172,6 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   return RAFTER_OK;
 }
 
-/* Adds the time of sampling tokens, which the simulation leaves out. */
-static void add_choices(const rf_plan *decode, rf_serve_stats *served) {
-  static const rf_sampler_options DRAWN = {.temperature = 1};
-  const int64_t vocab = decode->graph->model.vocab;
-  double rows = served->slots_used > 1 ? round(served->slots_used) : 1,
-         tokens = (double)served->counts.tokens;
-  served->seconds += tokens / rows * rf_pace_seconds(&decode->machine, &DRAWN, vocab, (int64_t)rows);
-  served->tokens_per_second = served->seconds > 0 ? tokens / served->seconds : 0;
-}
-
 /* Simulates the rollout of a step, unless the current plans were already simulated. */
 static rf_status roll_out(rl_step *s, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
@@ -191,10 +180,7 @@ static rf_status roll_out(rl_step *s, rf_error *error) {
   to->budget_bytes = INT64_MAX; /* the memory of all phases is checked later */
   rf_status status = rf_job_roll_out(s->roll, s->plans.decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = budget;
-  if (status == RAFTER_OK) {
-    add_choices(s->plans.decode, &s->served);
-    return status;
-  }
+  if (status == RAFTER_OK) return status;
   rf_plan_free(s->plans.decode); /* After a failed simulation, the next call must not reuse the plan. */
   s->plans.decode = NULL;
   return status;

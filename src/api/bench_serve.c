@@ -171,6 +171,7 @@ static rf_status open_plan(rf_serve_bench *b, rf_error *error) {
     if (b->arrivals[i].prompt + b->arrivals[i].answer > longest)
       longest = b->arrivals[i].prompt + b->arrivals[i].answer;
   RF_TRY(rf_traffic_plan_open(b->o, model, longest, &b->plan, error));
+  b->plan->choice.temperature = (float)rf_options_float(b->o, "temperature");
   const rf_settings *s = &b->plan->settings;
   snprintf(b->plan_text, sizeof b->plan_text, "%.100s on %.80s, %lld answers at once", s->model.name,
            s->machine.name, (long long)s->plan.build.microbatch);

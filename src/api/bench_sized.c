@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "api/bench.h"
 
-#include "generate/pace.h"
 #include "generate/simulate.h"
 
 #include <stdlib.h>
@@ -48,21 +47,20 @@ static rf_status roll_out(const sized *w, const rf_sampler_options *sampler, int
   return status;
 }
 
-/* Computes the planned seconds of a rollout: simulated passes, plus the time to choose each
- * token. */
+/* Computes the planned seconds of a rollout. */
 static rf_status plan_rollout(sized *w, const rf_infer_settings *settings, const rf_sampler_options *sampler,
                               int64_t prompt, int64_t answer, rf_error *error) {
   rf_serve_stats served;
+  rf_infer_settings g = *settings;
   int64_t batch = w->point.batch;
   rf_arrival *list = calloc((size_t)batch, sizeof *list);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   rf_arrivals_poisson((rf_arrival){.prompt = prompt, .answer = answer, .samples = 1}, 0, 0, list, batch);
-  rf_status status = rf_simulate(settings, list, batch, NULL, NULL, &served, error);
+  g.choice = sampler;
+  rf_status status = rf_simulate(&g, list, batch, NULL, NULL, &served, error);
   free(list);
   RF_TRY(status);
-  w->point.predicted_seconds =
-      served.seconds +
-      (double)answer * rf_pace_seconds(&w->generator->decode->machine, sampler, settings->model.vocab, batch);
+  w->point.predicted_seconds = served.seconds;
   return RAFTER_OK;
 }
 

@@ -21,7 +21,10 @@ typedef struct rf_infer_settings {
   bool drafts_all; /* true: drafts as many tokens as possible, even if the plan expects no gain. */
   const rf_plan *drafter_plan; /* for rf_simulate: decode plan of the draft model; NULL: no model */
   double acceptance;           /* for rf_simulate: probability that a drafted token is right. */
-  bool no_sharing;             /* true: prompts do not reuse cached prefixes. Answers do not change. */
+  /* For rf_simulate: sampling options, whose time on the plan's machine is added; NULL: no time is
+   * added. */
+  const struct rf_sampler_options *choice;
+  bool no_sharing; /* true: prompts do not reuse cached prefixes. Answers do not change. */
   /* Maximum time of a pass that also reads prompts, as a multiple of the predicted time without
    * prompts; 0: no limit. */
   double step_growth;

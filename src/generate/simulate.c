@@ -3,6 +3,7 @@
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
+#include "generate/pace.h"
 #include "generate/speculate.h"
 
 #include <math.h>
@@ -67,10 +68,17 @@ static double decode_seconds(simulation *s, int count) {
 
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   simulation *s = self;
+  const rf_infer_settings *settings = &s->g->settings;
   bool remote = s->remote_prefill;
+  int64_t rows = 0;
   (void)error;
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
+    rows += part[i].wanted;
+  }
+  if (rows && settings->choice)
+    s->seconds +=
+        rf_pace_seconds(&s->plan[RF_DECODE]->machine, settings->choice, settings->model.vocab, rows);
   s->seconds += plan == RF_DECODE
                     ? decode_seconds(s, count)
                     : rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);

@@ -28,8 +28,10 @@ static rf_status plan_options(const rf_options *from, const char *model, rf_opti
 }
 
 static rf_infer_settings infer_of(const rf_traffic_plan *plan, const rf_traffic_shape *shape) {
-  rf_infer_settings g = {
-      .model = plan->settings.model, .plan = plan->settings.plan, .step_growth = plan->step_growth};
+  rf_infer_settings g = {.model = plan->settings.model,
+                         .plan = plan->settings.plan,
+                         .step_growth = plan->step_growth,
+                         .choice = &plan->choice};
   int64_t longest = 1;
   for (int64_t i = 0; i < shape->count; i++)
     if (shape->list[i].prompt + shape->list[i].answer > longest)

@@ -4,6 +4,7 @@
 #define RF_TRAFFIC_PREDICT_H
 
 #include "base/options.h"
+#include "generate/sampler.h"
 #include "traffic/stats.h"
 #include "plan/job.h"
 
@@ -11,6 +12,7 @@ typedef struct rf_traffic_plan {
   rf_settings settings;
   bool seq_given; /* true: --seq is given; false: the context has the length of the longest request */
   double step_growth;
+  rf_sampler_options choice; /* how the server chooses tokens */
 } rf_traffic_plan;
 
 /* Arrivals of the requests of a run. */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "generate/pace.h"
 #include "generate/simulate.h"
 
 static rf_machine machine;
@@ -114,6 +115,27 @@ static void one_request_takes_what_its_passes_take(void **state) {
   assert_false(served.saturated);
   rf_plan_free(prefill);
   rf_plan_free(decode);
+}
+
+/* Each token takes the time of its choice, if the machine has measured it. */
+static void choosing_takes_time(void **state) {
+  (void)state;
+  static const rf_sampler_options GREEDY = {.temperature = 0};
+  static rf_machine measured;
+  rf_infer_settings s = settings_of(TINY, 2, 96);
+  rf_arrival one = {.prompt = 10, .answer = 5, .samples = 1};
+  rf_serve_stats plain, chosen;
+  rf_error error = {0};
+  measured = machine;
+  s.plan.machine = &measured;
+  assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &plain, &error), RAFTER_OK);
+  rf_calibrate_add(&measured, "sample", "likeliest", 203, 203e3, 1);
+  assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &chosen, &error), RAFTER_OK);
+  assert_true(fabs(chosen.seconds - plain.seconds) <= 1e-12 * plain.seconds);
+  s.choice = &GREEDY;
+  assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &chosen, &error), RAFTER_OK);
+  const double each = rf_pace_seconds(&measured, &GREEDY, 203, 1);
+  assert_true(each > 0 && fabs(chosen.seconds - plain.seconds - 5 * each) <= 1e-9 * chosen.seconds);
 }
 
 static double served_rate(const rf_infer_settings *s, double rate, rf_serve_stats *served) {
@@ -355,6 +377,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_runs_what_the_generator_runs),
       cmocka_unit_test(one_request_takes_what_its_passes_take),
+      cmocka_unit_test(choosing_takes_time),
       cmocka_unit_test(it_saturates),
       cmocka_unit_test(arrivals_are_a_poisson_process),
       cmocka_unit_test(prefill_and_decoding_apart),
