@@ -47,6 +47,18 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
   return RAFTER_OK;
 }
 
+/* Whether the trainer's log-probabilities have the bits of the sampler's: in the only optimizer step
+ * over the answers, on backends whose bits do not depend on the batch. A cache of another dtype or
+ * of latent attention changes those of the sampler, and sums over chips may change those of both. */
+static bool is_on_policy(const rf_rl_shape *shape, const rf_settings *policy) {
+  const rf_plan_options *plan = &policy->plan;
+  const rf_build_options *b = &plan->build;
+  const int copies = b->mesh.of[RF_AXIS_DATA] > 0 ? b->mesh.of[RF_AXIS_DATA] : 1;
+  return shape->iterations == 1 && !plan->backend->compiles && !plan->backend->sheet &&
+         (!b->kv_dtype_set || b->kv_dtype == b->dtype) && policy->model.kv_rank == 0 &&
+         rf_mesh_chips(&b->mesh) == copies;
+}
+
 rf_status rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settings *policy,
                              rf_error *error) {
   rf_build_options *b = &policy->plan.build;
@@ -67,6 +79,7 @@ rf_status rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_s
   b->policy.clip_low = (float)rf_options_float_or(o, "clip-low", (double)b->policy.clip_low);
   b->policy.clip_high = (float)rf_options_float_or(o, "clip-high", (double)b->policy.clip_high);
   b->policy.cap = (float)rf_options_float_or(o, "ratio-cap", 0);
+  b->policy.on_policy = is_on_policy(shape, policy);
   b->fast = fast; /* sampler and trainer must round alike */
   b->temperature = shape->temperature == 1 ? 0 : (float)shape->temperature;
   if (b->microbatch > answers) b->microbatch = answers;

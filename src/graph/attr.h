@@ -99,7 +99,8 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, float, clip_low)   /* lower bound of a clipped ratio: 1 - clip_low */ \
   FIELD(of, float, clip_high)  /* upper bound: 1 + clip_high */ \
   FIELD(of, float, cap)        /* larger ratios count as this constant; 0: no cap */ \
-  FIELD(of, float, beta)  /* factor of the KL divergence from the reference; 0: the loss has no such term */
+  FIELD(of, float, beta)       /* factor of the KL divergence from the reference; 0: no such term */ \
+  FIELD(of, bool, on_policy)   /* the log-probabilities equal the old ones, so every ratio is 1 */
 
 #define RF_ATTR_PAIRS(FIELD, of) \
   FIELD(of, rf_pairs_kind, kind) \

@@ -92,15 +92,41 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
+/* With a policy's loss, the log-probabilities may be known from sampling. Then the gradient `dnll`
+ * does not depend on the results of `loss`, and the op that computes `dnll` moves before `loss`.
+ * Returns the new position of `loss`. NULL: the gradient needs the results of `loss`. */
+static rf_op *move_policy_first(fuser *f, rf_op *loss, int dnll) {
+  rf_op *policy = loss + 1;
+  int at = (int)(loss - f->graph->op);
+  if (f->writer[dnll] != at + 1 || policy->def != &RF_OP_POLICY_LOSS || !policy->attr.policy.on_policy ||
+      policy->section != loss->section)
+    return NULL;
+  const rf_op first = *policy;
+  *policy = *loss;
+  *loss = first;
+  loss->input[0] = RF_NONE;
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < loss[k].output_count; i++)
+      if (loss[k].output[i] >= 0) f->writer[loss[k].output[i]] = at + k;
+  return policy;
+}
+
 /* Joins the op that computes the loss and the op that computes the loss's gradient. The joined op
  * takes the position of the loss. No backward op may be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
-  if (!loss || loss->section != bwd->section || bwd->input[5] != RF_NONE) return false;
+  int dnll = bwd->input[5];
+  if (!loss || loss->section != bwd->section) return false;
   for (const rf_op *op = loss + 1; op < bwd; op++)
     if (op->backward && !f->gone[op - f->graph->op]) return false;
   for (int i = 0; i < 4; i++)
     if (loss->input[i] != bwd->input[i]) return false;
+  if (dnll != RF_NONE) {
+    loss = move_policy_first(f, loss, dnll);
+    if (!loss) return false;
+    loss->input[4] = dnll;
+    loss->input_count = 5;
+  }
   int at = (int)(loss - f->graph->op);
   loss->def = &RF_OP_HEAD_LOSS_GRAD;
   loss->name = rf_graph_join(f->graph, bwd->name, "", "");

@@ -430,7 +430,10 @@ static void build_head_loss_grad(op_harness *h, const op_case *of, const op_size
   head_inputs in = head_of(h, of, size);
   int dw = case_linear_gradient(h, of, size->width, size->columns),
       dbias = of->flags & OP_BIAS ? case_gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
-  op_apply(h, "head_loss_grad", OP_IDS(in.x, in.w, in.bias, in.labels),
+  int dnll = of->flags & OP_WEIGHT
+                 ? op_tensor(h, "dnll", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows))
+                 : RF_NONE;
+  op_apply(h, "head_loss_grad", OP_IDS(in.x, in.w, in.bias, in.labels, dnll),
            OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, dw, dbias), &attr);
 }
 
@@ -769,6 +772,12 @@ const op_case OP_CASES[] = {
      OP_WINDOW | OP_WEIGHT | OP_SEGMENTS},
     {"policy_loss", "sum, capped", build_policy_loss, ROW_SIZES,
      OP_PREFILL | OP_SOFTCAP | OP_SEGMENTS | OP_IGNORED},
+    {"policy_loss", "tokens, old log-probabilities", build_policy_loss, ROW_SIZES,
+     OP_CLIP | OP_RESIDUE | OP_ADD | OP_IGNORED},
+    {"policy_loss", "mean, old log-probabilities", build_policy_loss, ROW_SIZES,
+     OP_WINDOW | OP_CLIP | OP_SEGMENTS | OP_ADD},
+    {"policy_loss", "ratio as weight, old log-probabilities", build_policy_loss, ROW_SIZES,
+     OP_WEIGHT | OP_RESIDUE | OP_ADD},
     {"pair_loss", "dpo", build_pair_loss, ROW_SIZES, OP_SEGMENTS},
     {"pair_loss", "dpo, smoothed", build_pair_loss, ROW_SIZES, OP_SEGMENTS | OP_DECAY | OP_IGNORED},
     {"pair_loss", "ipo", build_pair_loss, ROW_SIZES, OP_SEGMENTS | OP_INVERSE | OP_IGNORED},
@@ -786,6 +795,8 @@ const op_case OP_CASES[] = {
      OP_INVERSE | OP_SOFTCAP | OP_WEIGHT | OP_TRANSPOSE},
     {"head_loss", "temperature, softcap", build_head_loss, HEAD_SIZES, OP_INVERSE | OP_SOFTCAP},
     {"head_loss_grad", "temperature, softcap", build_head_loss_grad, HEAD_SIZES, OP_INVERSE | OP_SOFTCAP},
+    {"head_loss_grad", "weighted rows, ignored labels", build_head_loss_grad, HEAD_SIZES,
+     OP_WEIGHT | OP_BIAS | OP_IGNORED},
     {"head_logits", "temperature", build_head_logits, HEAD_SIZES, OP_INVERSE | OP_BIAS | OP_EXACT},
     {"head_logits", "temperature, softcap, with lse", build_head_logits, HEAD_SIZES,
      OP_INVERSE | OP_SOFTCAP | OP_KEEP_U},

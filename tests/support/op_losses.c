@@ -16,7 +16,7 @@ static int written(op_harness *h, const char *name, double scale, double offset,
 }
 
 /* OP_WINDOW: mean of a sequence. OP_PREFILL: sum. OP_CLIP: clipped ratios. OP_WEIGHT: the ratio is
- * a weight. OP_SOFTCAP: capped ratios. OP_RESIDUE: with a reference. */
+ * a weight. OP_SOFTCAP: capped ratios. OP_RESIDUE: with a reference. OP_ADD: the ratio is 1. */
 void build_policy_loss(op_harness *h, const op_case *of, const op_size *size) {
   int64_t rows = size->rows;
   unsigned flags = of->flags;
@@ -29,13 +29,15 @@ void build_policy_loss(op_harness *h, const op_case *of, const op_size *size) {
                              .clip_low = 0.2f,
                              .clip_high = 0.28f,
                              .cap = flags & OP_SOFTCAP ? 1.5f : 0,
-                             .beta = flags & OP_RESIDUE ? 0.3f : 0}};
+                             .beta = flags & OP_RESIDUE ? 0.3f : 0,
+                             .on_policy = flags & OP_ADD}};
   int in[3];
   loss_inputs(h, of, rows, in);
   int old = written(h, "old", 0.3, -1.5, rows), advantages = written(h, "advantages", 1, 0, rows),
       weights = written(h, "weights", 0.1, 0.4, rows),
       reference = flags & OP_RESIDUE ? written(h, "reference", 0.5, -1.4, rows) : RF_NONE;
-  op_apply(h, "policy_loss", OP_IDS(in[0], in[1], in[2], old, advantages, weights, reference),
+  op_apply(h, "policy_loss",
+           OP_IDS(flags & OP_ADD ? RF_NONE : in[0], in[1], in[2], old, advantages, weights, reference),
            OP_IDS(RF_WANTED, RF_WANTED), &attr);
 }
 

@@ -184,7 +184,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
   int64_t rows = rf_rows_used(call, 0);
   float temperature = op->attr.head.temperature > 0 ? op->attr.head.temperature : 1,
         cap = op->attr.head.softcap / temperature;
-  const float *dnll = saved_lse ? call->in[5] : NULL;
+  const float *dnll = gradient_slot < 0 ? NULL : call->in[saved_lse ? 5 : 4];
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
     const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);

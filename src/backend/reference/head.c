@@ -185,14 +185,14 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
   gradients(call, &of, ids(call, 3), in_view(call, 4), in_view(call, 5), 0);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the results of head_loss, then of
+/* x, w, bias?, labels, dnll? -> nll, argmax, dx, dw, dbias?: the results of head_loss, then of
  * head_loss_bwd. Between the two ops, lse is rounded to its dtype. */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
   rf_view lse = {space + of.rows * (of.width + 1), of.wide ? RF_F64 : RF_F32, NULL};
   loss_rows(call, &of, ids(call, 3), lse);
-  gradients(call, &of, ids(call, 3), lse, (rf_view){NULL, RF_F32, NULL}, 2);
+  gradients(call, &of, ids(call, 3), lse, in_view(call, 4), 2);
 }
 
 /* nll, argmax, labels -> metrics (4): sum of nll, valid labels, correct predictions, 0 */

@@ -27,9 +27,13 @@ typedef struct row_loss {
   double loss, by_ratio, by_logp;
 } row_loss;
 
+static double log_probability(const policy *p, int64_t r) {
+  return p->attr->on_policy ? load(p->old, r) : -load(p->nll, r);
+}
+
 static row_loss policy_row(const policy *p, int64_t r, double ratio) {
   const rf_attr_policy *attr = p->attr;
-  double logp = -load(p->nll, r), a = load(p->advantages, r), w = load(p->weights, r);
+  double logp = log_probability(p, r), a = load(p->advantages, r), w = load(p->weights, r);
   bool capped = attr->cap > 0 && ratio > (double)attr->cap;
   if (capped) ratio = (double)attr->cap;
   double highest = 1 + (double)attr->clip_high, lowest = 1 - (double)attr->clip_low;
@@ -55,7 +59,7 @@ static row_loss policy_row(const policy *p, int64_t r, double ratio) {
   return of;
 }
 
-static double log_ratio(const policy *p, int64_t r) { return -load(p->nll, r) - load(p->old, r); }
+static double log_ratio(const policy *p, int64_t r) { return log_probability(p, r) - load(p->old, r); }
 
 static void policy_segment(const policy *p, int64_t begin, int64_t end) {
   rf_policy_level level = p->attr->level;
@@ -79,10 +83,10 @@ static void policy_segment(const policy *p, int64_t begin, int64_t end) {
   }
 }
 
-/* inputs: nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
+/* inputs: nll?, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
  * (n) */
 void rf_reference_policy_loss(const rf_call *call) {
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]);
+  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]);
   const int32_t *segments = ids(call, 2);
   const policy p = {.attr = &call->op->attr.policy,
                     .labels = ids(call, 1),

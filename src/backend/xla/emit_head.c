@@ -458,9 +458,10 @@ static void loss_grad_body(rf_emit *e, const rf_op *op, chunk *c) {
   gradients(e, c, logits_gradient(e, c, z, lse), 2);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias? */
+/* x, w, bias?, labels, dnll? -> nll, argmax, dx, dw, dbias? */
 static void emit_head_loss_grad(rf_emit *e, const rf_op *op) {
   chunk c = chunk_of(e, op, loss_grad_body);
+  c.in[3] = rf_emit_wide(e, op, 4);
   c.out[0] = out_of(e, op, 0, 0);
   c.out[1] = out_of(e, op, 1, 0);
   c.out[2] = out_of(e, op, 2, c.of.width);

@@ -81,13 +81,14 @@ static void add_divergence(rf_hlo *h, policy *p) {
   p->by_logp = rf_hlo_subtract(h, p->by_logp, rf_hlo_multiply(h, w, more));
 }
 
-/* inputs: nll, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
+/* inputs: nll?, labels, segments (n+1), old, advantages, weights, reference? (n) -> loss, dnll?
  * (n) */
 static void emit_policy_loss(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   rf_policy_level level = op->attr.policy.level;
   policy p = {.attr = &op->attr.policy,
-              .logp = rf_hlo_negate(h, rf_emit_wide(e, op, 0)),
+              .logp = op->attr.policy.on_policy ? rf_emit_wide(e, op, 3)
+                                                : rf_hlo_negate(h, rf_emit_wide(e, op, 0)),
               .advantages = rf_emit_wide(e, op, 4),
               .weights = rf_emit_wide(e, op, 5),
               .reference = rf_emit_wide(e, op, 6)};

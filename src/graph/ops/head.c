@@ -69,6 +69,7 @@ static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) {
 static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
+  RF_IN(4, d.wide, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
   RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
@@ -333,7 +334,7 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .kind = RF_KIND_HEAD,
     .formula = "head_loss and head_loss_bwd in one pass over chunks of rows: the same nll, argmax, dx, dw "
                "and dbias; z is computed once",
-    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
+    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "dnll (n)?"},
     .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .fields = RF_FIELDS_HEAD,
     .shape = head_loss_grad_shape,

@@ -17,8 +17,8 @@ enum { SEGMENTS = 2 };
 /* Checks the inputs of both ops: nll (n), labels (n) and segments (n+1) are the inputs 0 to 2, and
  * the others have the shape (n). */
 static rf_status loss_inputs(rf_graph *graph, rf_op *op, int count, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0);
-  rf_dtype wide = rf_wide_dtype(rf_input_dtype(graph, op, 0));
+  int64_t rows = rf_input_dim(graph, op, 1, 0);
+  rf_dtype wide = rf_wide_dtype(rf_input_dtype(graph, op, SEGMENTS + 1));
   RF_IN(0, wide, rows);
   RF_IN(1, RF_I32, rows);
   RF_IN(SEGMENTS, RF_I32, rows + 1);
@@ -35,6 +35,9 @@ static rf_status no_reference(const rf_op *op, bool needs, rf_error *error) {
 static rf_status policy_loss_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   bool needs = op->attr.policy.beta != 0, has = op->input_count > 6 && op->input[6] != RF_NONE;
   if (needs != has) return no_reference(op, needs, error);
+  if (op->input[0] == RF_NONE && !op->attr.policy.on_policy)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "no log-probabilities (%s: expected the input nll)",
+                   op->name);
   return loss_inputs(graph, op, 7, error);
 }
 
@@ -79,14 +82,15 @@ const rf_op_def RF_OP_POLICY_LOSS = {
     .name = "policy_loss",
     .kind = RF_KIND_HEAD,
     .formula =
-        "a row r counts if labels[r] >= 0 and weights[r] != 0; other rows have loss 0; logp = -nll; d = "
-        "logp - old; ratio = exp(d) (level 0), exp(mean of d) (level 1) or exp(sum of d) (level 2) over the "
+        "a row r counts if labels[r] >= 0 and weights[r] != 0; other rows have loss 0; logp = -nll "
+        "(on_policy: old, and nll is not read); d = logp - old; ratio = exp(d) (level 0), exp(mean of d) "
+        "(level 1) or exp(sum of d) (level 2) over the "
         "counted rows of the row's segment; with a cap ratio = min(ratio, cap), constant from there on; A = "
         "advantages[r]; objective = ratio*A (clip 0), min(ratio*A, min(max(ratio, 1-clip_low), "
         "1+clip_high)*A) (clip 1) or min(ratio, 1+clip_high)*A*logp with a constant ratio (clip 2); k3 = "
         "exp(reference - logp) - (reference - logp) - 1; loss[r] = weights[r]*(beta*k3 - objective); dnll[r] "
         "= loss_scale * the derivative of the sum of all losses by nll[r]",
-    .inputs = {"nll (n)", "labels i32 (n)", "segments i32 (n+1)", "old (n)", "advantages (n)", "weights (n)",
+    .inputs = {"nll (n)?", "labels i32 (n)", "segments i32 (n+1)", "old (n)", "advantages (n)", "weights (n)",
                "reference (n)?"},
     .outputs = {"loss (n)", "dnll (n)?"},
     .fields = RF_FIELDS_POLICY,

@@ -141,6 +141,8 @@ static bool differentiable(const op_case *of) {
   if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false;
   /* The gradient treats this ratio as a constant. */
   if (of->flags & OP_WEIGHT && strcmp(of->op, "policy_loss") == 0) return false;
+  /* This loss does not read nll, of which the op gives the gradient. */
+  if (of->flags & OP_ADD && strcmp(of->op, "policy_loss") == 0) return false;
   return !(of->flags & OP_BF16_SOFTMAX) && has_backward(rf_op_find(of->op));
 }
 

@@ -84,6 +84,36 @@ static void test_graphs_have_the_inputs_of_their_loss(void **state) {
   rf_graph_free(graph);
 }
 
+/* If the log-probabilities are known from sampling, the loss needs nothing from the head. Its op is
+ * first, and one op computes the head. With a sharded vocabulary, several ops compute it. */
+static void test_a_known_ratio_needs_one_head(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    rf_model model = fixture_model(TINY_LLAMA);
+    rf_build_options options = objective(RF_OBJECTIVE_POLICY);
+    options.policy.on_policy = true;
+    options.accumulate = i == 1 ? 3 : 1;
+    if (i == 1) fixture_lora(&model, "rank=4");
+    if (i >= 2) options.mesh.of[i == 2 ? RF_AXIS_DATA : RF_AXIS_TENSOR] = 2;
+    rf_graph *graph = fixture_graph(&model, &options, NULL);
+    fixture_verify(graph);
+    has_only(graph, "old_logprobs advantages loss_weights nll");
+    const rf_op *loss = op_of(graph, "policy_loss"), *head = op_of(graph, "head_loss_grad"),
+                *sum = op_of(graph, "loss_sum");
+    assert_int_equal(head != NULL, i < 3);
+    assert_int_equal(op_of(graph, "head_loss_bwd") != NULL, i == 3);
+    if (head) {
+      assert_true(loss < head && head < sum);
+      assert_int_equal(loss->input[0], RF_NONE);
+      assert_int_equal(head->input[4], loss->output[1]);
+      assert_int_equal(head->output[0], rf_graph_find(graph, "nll"));
+      assert_int_equal(sum->input[0], loss->output[0]);
+      assert_int_equal(sum->input[1], head->output[1]);
+    }
+    rf_graph_free(graph);
+  }
+}
+
 static void refused(const rf_build_options *options, const char *says) {
   rf_model model = fixture_model(TINY_LLAMA);
   rf_graph *graph = NULL;
@@ -150,6 +180,7 @@ static void test_meshes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_graphs_have_the_inputs_of_their_loss),
+      cmocka_unit_test(test_a_known_ratio_needs_one_head),
       cmocka_unit_test(test_settings_out_of_range_are_refused),
       cmocka_unit_test(test_meshes),
   };

@@ -38,7 +38,7 @@ typedef struct variant {
   bool fast;
   int iterations, threads;
   int64_t slots, microbatch;
-  bool poison, drops, masks;
+  bool poison, drops, masks, apart; /* apart: two ops compute the head, one before the loss */
 } variant;
 
 /* A run with its parts. */
@@ -83,6 +83,7 @@ static void settle(policy *p, const variant *v) {
   b->objective = RF_OBJECTIVE_POLICY;
   b->policy = loss_of(v->loss)->policy;
   b->policy.beta = loss_of(v->loss)->kl_in_reward ? 0 : (float)v->beta;
+  b->policy.on_policy = v->iterations < 2 && !v->apart;
   b->temperature = v->temperature;
   b->fast = v->fast;
   s->schedule.peak = 1e-2;
@@ -200,6 +201,39 @@ static void later_iterations_have_ratios(void **state) {
   assert_int_equal(p.rl->trainer->step, 3);
   assert_int_equal(rf_rl_steps_done(p.rl), 1);
   close_policy(&p);
+}
+
+static int ops_named(const rf_plan *plan, const char *def) {
+  int count = 0;
+  for (int o = 0; o < plan->graph->op_count; o++) count += !strcmp(plan->graph->op[o].def->name, def);
+  return count;
+}
+
+/* A single optimizer step knows the log-probabilities from sampling, so the head is computed once.
+ * The bits are those of the step that computes them again before the loss. */
+static void one_head_has_the_bits_of_two(void **state) {
+  (void)state;
+  for (int n = 0; n < VARIANT_COUNT; n++) {
+    result want[STEPS], got;
+    policy p;
+    rf_rl_report report;
+    variant v = VARIANTS[n];
+    v.apart = true;
+    open_policy(&p, &v);
+    assert_int_equal(ops_named(p.rl->trainer->plan, "head_loss_bwd"), 1);
+    for (int s = 0; s < STEPS; s++) want[s] = step(&p, &report);
+    close_policy(&p);
+    open_policy(&p, &VARIANTS[n]);
+    assert_int_equal(ops_named(p.rl->trainer->plan, "head_loss_bwd"), 0);
+    assert_int_equal(ops_named(p.rl->trainer->plan, "head_loss_grad"), 1);
+    for (int s = 0; s < STEPS; s++) {
+      got = step(&p, &report);
+      if (memcmp(&got, &want[s], sizeof got) != 0)
+        fail_msg("variant %d, step %d: loss %.17g instead of %.17g, norm %.17g instead of %.17g", n, s,
+                 got.loss, want[s].loss, got.norm, want[s].norm);
+    }
+    close_policy(&p);
+  }
 }
 
 static void planned_is_allocated(void **state) {
@@ -352,6 +386,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_first_ratio_is_one),
       cmocka_unit_test(later_iterations_have_ratios),
+      cmocka_unit_test(one_head_has_the_bits_of_two),
       cmocka_unit_test(planned_is_allocated),
       cmocka_unit_test(sizes_change_no_bit),
       cmocka_unit_test(a_resumed_run_has_the_same_bits),
