@@ -4,6 +4,7 @@
 
 #include "api/rl_lines.h"
 #include "base/text.h"
+#include "train/checkpoint.h"
 
 #include <errno.h>
 #include <math.h>
@@ -136,11 +137,17 @@ void rf_rl_run_progress(void *self, const char *phase, int64_t done, int64_t of)
                   (long long)run->steps, phase, (long long)done, (long long)of);
 }
 
+/* Sampling stops in time for a checkpoint. An end of 0 would mean no end. */
+static void set_end(rf_rl_run *run) {
+  if (run->seconds_limit > 0)
+    run->rl->ends_at = fmax(run->start + run->seconds_limit - run->save_seconds, 1e-9);
+}
+
 static rf_status save(rf_rl_run *run, rf_error *error) {
   double began = rf_now_seconds();
   RF_TRY(rf_save_run(run->folder, run->sink, run->keep, &run->saved, error));
   run->save_seconds = rf_now_seconds() - began;
-  if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit - run->save_seconds;
+  set_end(run);
   return RAFTER_OK;
 }
 
@@ -233,7 +240,9 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
   uint32_t owes = run->owes; /* known only to host 0, because only host 0 has metrics.jsonl */
   *stopped = false;
-  if (run->seconds_limit > 0) run->rl->ends_at = run->start + run->seconds_limit;
+  if (run->seconds_limit > 0)
+    RF_TRY(rf_checkpoint_foresee(run->rl->trainer, run->folder->out, &run->save_seconds, error));
+  set_end(run);
   RF_TRY(rf_run_agree(run->rl->run, &owes, error));
   if (owes) {
     rf_status status = evaluate_owed(run, error);

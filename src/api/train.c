@@ -31,6 +31,7 @@ typedef struct run_log {
   bool json, continued; /* continued: true if metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
   double mfu_seconds;   /* sum of MFU x seconds of all steps */
+  double save_seconds;  /* with a limit: seconds of the last checkpoint; before the first, an estimate */
   rafter_step last;
   double val_loss; /* loss of the last validation; NaN: none */
   /* figures of a loss of preferences in the last step, and in the last validation */
@@ -90,7 +91,11 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 }
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
-  return rf_save_run(t, log->sink, log->keep, &log->saved_step, error);
+  const int64_t before = log->saved_step;
+  double began = rf_now_seconds();
+  RF_TRY(rf_save_run(t, log->sink, log->keep, &log->saved_step, error));
+  if (log->saved_step != before) log->save_seconds = rf_now_seconds() - began;
+  return RAFTER_OK;
 }
 
 /* Returns the options for run.json, with which the run can be repeated and planned. --seq is always
@@ -219,14 +224,15 @@ static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *er
   return RAFTER_FAILED;
 }
 
-/* Sets *stopped or *time_is_up if the run ends after this step. All hosts of a run get the same
- * result. `step_seconds` is the time of the longest step. */
+/* Sets *stopped or *time_is_up if the run ends after this step. *time_is_up: another step and a
+ * checkpoint would end too late. All hosts of a run get the same result. `step_seconds` is the time
+ * of the longest step. */
 static rf_status ask_end(const rafter_trainer *t, const run_log *log, double step_seconds, bool *stopped,
                          bool *time_is_up, rf_error *error) {
   enum { STOP = 1, TIME = 2 };
   uint32_t flags = rf_asked_to_stop(log->sink) ? STOP : 0;
-  if (log->seconds_limit > 0 && rf_now_seconds() - log->start + step_seconds > log->seconds_limit)
-    flags |= TIME;
+  double next = step_seconds + log->save_seconds;
+  if (log->seconds_limit > 0 && rf_now_seconds() - log->start + next > log->seconds_limit) flags |= TIME;
   RF_TRY(rf_run_agree(t->trainer->run, &flags, error));
   *stopped = flags & STOP;
   *time_is_up = flags & TIME;
@@ -237,10 +243,12 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   rf_trainer *r = t->trainer;
   double longest = 0;
   bool time_is_up = false;
+  if (log->seconds_limit > 0) RF_TRY(rf_checkpoint_foresee(r, t->out, &log->save_seconds, error));
   if (t->preferences)
-    RF_TRY(rf_begin_preferences(t, log->sink, log->val_every > 0 ? log->val_rows : 0,
-                                log->seconds_limit > 0 ? log->start + log->seconds_limit : 0, stopped,
-                                &time_is_up, error));
+    RF_TRY(rf_begin_preferences(
+        t, log->sink, log->val_every > 0 ? log->val_rows : 0,
+        log->seconds_limit > 0 ? fmax(log->start + log->seconds_limit - log->save_seconds, 1e-9) : 0, stopped,
+        &time_is_up, error));
   if (*stopped || time_is_up) return RAFTER_OK;
   uint32_t owes = log->owes_validation; /* known only to host 0, because only host 0 has metrics.jsonl */
   RF_TRY(rf_run_agree(r->run, &owes, error));
@@ -265,10 +273,10 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     log_step(log, &step, validates ? &val_loss : NULL);
     rf_phase_end(RF_PHASE_WRITE, writes);
     if (r->lost_data) return save_without_data(t, log, error);
-    if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
-      RF_TRY(save_checkpoint(t, log, error));
     double took = rf_now_seconds() - began;
     if (took > longest) longest = took;
+    if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
+      RF_TRY(save_checkpoint(t, log, error));
     RF_TRY(ask_end(t, log, longest, stopped, &time_is_up, error));
     if (time_is_up) break;
   }

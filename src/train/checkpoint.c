@@ -241,6 +241,59 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   return status;
 }
 
+/* Bytes of the weights and moments of a checkpoint. */
+static int64_t saved_bytes(const rf_trainer *t) {
+  const rf_params *params = &t->plan->graph->params;
+  rf_moments m = rf_moments_list(t);
+  int64_t bytes = 0;
+  for (int i = 0; i < m.count; i++) bytes += m.stored[i].bytes;
+  for (int i = 0; i < params->count; i++)
+    if (params->adapter == 0 || !params->at[i].frozen) bytes += params->at[i].count * 4;
+  rf_pool_free(m.pool);
+  return bytes;
+}
+
+/* Measures how long a file of `bytes` bytes takes to reach the disk. The file has no name while it
+ * is written, so a killed process leaves nothing. */
+static rf_status time_file(const char *folder, int64_t bytes, double *seconds, rf_error *error) {
+  enum { BLOCK = 1 << 16 };
+  static unsigned char block[BLOCK];
+  char path[PATH_BYTES + 32];
+  double began = rf_now_seconds();
+  snprintf(path, sizeof path, "%s/speed.XXXXXX", folder);
+  int file = mkstemp(path);
+  bool good = file >= 0 && !unlink(path);
+  for (int64_t at = 0, n; at < bytes && good; at += n) {
+    n = bytes - at < BLOCK ? bytes - at : BLOCK;
+    for (int i = 0; i < BLOCK; i += 8) block[i] = (unsigned char)(at / BLOCK + i * 37); /* hard to compress */
+    good = write(file, block, (size_t)n) == n;
+  }
+  good = good && (!fsync(file) || errno == EINVAL);
+  int why = errno;
+  if (file >= 0) close(file);
+  *seconds = rf_now_seconds() - began;
+  return good ? RAFTER_OK
+              : RF_FAIL(error, RAFTER_FAILED, "make room, or choose another folder with --out",
+                        "cannot write a file in %s (%s)", folder, strerror(why));
+}
+
+rf_status rf_checkpoint_foresee(rf_trainer *t, const char *folder, double *seconds, rf_error *error) {
+  /* SYNCS: how often the end of a run waits for the disk: for each file and for its folder */
+  enum { SMALL_BYTES = 4096, LARGE_BYTES = 8 << 20, SYNCS = 16 };
+  rf_status status = RAFTER_OK;
+  *seconds = 0;
+  if (t->batch.tokens && rf_run_host(t->run) == 0) {
+    int64_t bytes = saved_bytes(t), probe = bytes < LARGE_BYTES ? bytes : LARGE_BYTES;
+    double small = 0, large = 0;
+    status = time_file(folder, SMALL_BYTES, &small, error);
+    if (status == RAFTER_OK && probe > SMALL_BYTES) status = time_file(folder, probe, &large, error);
+    double more = large > small ? large - small : 0; /* beyond the wait for the disk */
+    *seconds = SYNCS * small + (probe > 0 ? more * (double)bytes / (double)probe : 0);
+  }
+  RF_TRY(rf_run_settle(t->run, status, error));
+  return rf_run_share(t->run, seconds, sizeof *seconds, error);
+}
+
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
   if (rf_run_is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
   if (access(run_folder, R_OK | X_OK))
