@@ -31,10 +31,12 @@ typedef struct rf_rule {
   double (*value)(rf_component *component, const rf_numbers *numbers, const rf_reward_row *row);
   bool (*needs_answer)(const rf_component *component); /* NULL: false */
   bool needs_number;                                   /* true: the right answer must have a number */
+  bool needs_text;                                     /* true: the right answer must not be blank */
 } rf_rule;
 
 extern const rf_rule RF_RULES[];
 extern const int RF_RULE_COUNT;
+bool rf_is_blank(const char *text);
 const rf_rule *rf_rule_named(const char *name, size_t length); /* NULL: unknown */
 
 /* Appends the components of one list. Components that were already opened stay in the list after a

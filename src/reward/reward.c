@@ -96,6 +96,11 @@ rf_status rf_rewards_check(const rf_rewards *r, const char *reference, const cha
       return RF_FAIL(error, RAFTER_FAILED, "correct the row, or leave the reward out",
                      "the right answer has no number (%s, answer: the reward %s expects one, got '%.60s')",
                      where, c->name, reference);
+    if (c->rule->needs_text && rf_is_blank(reference))
+      return RF_FAIL(error, RAFTER_FAILED, "correct the row, or leave the reward out",
+                     "the right answer is empty (%s, answer: the reward %s expects a text, because every "
+                     "answer contains an empty one)",
+                     where, c->name);
   }
   return RAFTER_OK;
 }

@@ -29,6 +29,8 @@ static bool always(const rf_component *c) {
   return true;
 }
 
+bool rf_is_blank(const char *text) { return !trim(text, strlen(text)).bytes; }
+
 static bool without_argument(const rf_component *c) { return !c->argument; }
 
 /* ---- exact, contains, regex ------------------------------------------------------------------ */
@@ -177,7 +179,8 @@ const rf_rule RF_RULES[] = {
      .may_have = true,
      .open = open_contains,
      .value = contains,
-     .needs_answer = without_argument},
+     .needs_answer = without_argument,
+     .needs_text = true},
     {.name = "regex",
      .may_have = true,
      .must_have = true,

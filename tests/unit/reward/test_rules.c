@@ -207,6 +207,11 @@ static void checked_rows(void **state) {
   assert_int_equal(rf_rewards_check(r, "three", "f.jsonl, line 3", &error), RAFTER_FAILED);
   assert_string_equal(error.message, "the right answer has no number (f.jsonl, line 3, answer: the reward "
                                      "number expects one, got 'three')");
+  assert_int_equal(rf_rewards_check(r, " ", "f.jsonl, line 4", &error), RAFTER_FAILED);
+  assert_string_equal(
+      error.message,
+      "the right answer is empty (f.jsonl, line 4, answer: the reward contains expects a text, "
+      "because every answer contains an empty one)");
   double total, parts[RF_REWARDS];
   assert_int_equal(rf_rewards_submit(r, &(rf_reward_row){.id = "q7", .answer = ""}, &total, parts, &error),
                    RAFTER_FAILED);
