@@ -83,6 +83,27 @@ PY
   status 0 "$RAFTER" inspect run/checkpoint-00000004 && says 'adapter' out
 }
 
+# Where the trainer has the bits of the sampler, one op computes the head. DeepSeek's cache has latent
+# vectors, so the bits differ there.
+case_head() {
+  local run=(--max-tokens 3 --prompts 2 --samples 2 "${LORA[@]}" --data prompts.jsonl "${RULE[@]}" --steps 1)
+  local latent="deepseek:layers=1,width=32,heads=2,ff=64,vocab=257,seq=64" how
+  local heads='[o["op"] for o in d["ops"] if o["op"].startswith(("policy_", "head_loss"))]'
+  for how in "" "--kv-dtype f32" "--top-k 4 --temperature 0.5" "--compute fast --weights q4"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" rl "$TINY" "${run[@]}" $how --out one &&
+      holds one/plan.json "$heads == ['policy_loss', 'head_loss_grad']" "one head with $how" &&
+      holds one/metrics.jsonl 'rows[1]["ratio_min"] == rows[1]["ratio_max"] == 1' "the ratio with $how"
+    rm -rf one
+  done
+  for how in "$TINY --iterations 2" "$TINY --kv-dtype bf16" "$latent"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" rl $how "${run[@]}" --out two &&
+      holds two/plan.json "$heads == ['head_loss', 'policy_loss', 'head_loss_bwd']" "two heads with $how"
+    rm -rf two
+  done
+}
+
 arena() { ask "$1/metrics.jsonl" 'rows[0]["arena_bytes"]'; }
 
 # The plan is the program: the same options give the same bytes.
