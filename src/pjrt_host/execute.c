@@ -1,11 +1,11 @@
-/* execute.c - see host.h: one execution of a program, with its transfers. */
+/* execute.c - see host.h: executions of programs, with their transfers. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pjrt_host/host.h"
 
 /* The lists of the message, and the objects of one execution. Lists are device-major. */
-typedef struct execution {
+struct host_execution {
   rf_wire_execute head;
   const int64_t *id;            /* (devices * arguments) */
   const rf_wire_staged *staged; /* (staged) */
@@ -15,10 +15,14 @@ typedef struct execution {
   size_t arguments, results; /* of all devices */
   void **argument, **result; /* buffers */
   void **temporary;          /* (staged) buffers that this execution creates and frees */
+  void **donation;           /* (arguments) donated buffers, which the client can no longer name */
   void **event, **copied;    /* (devices), (results) */
   int64_t *kept;             /* (arguments) indices of arguments that are not donated */
   size_t kepts;
-} execution;
+  int64_t *ids; /* (results) of kept results; 0: not kept */
+  void *body;   /* copy of the message, and the lists above */
+};
+typedef struct host_execution execution;
 
 /* Checks the sizes of the lists, and sets their pointers. */
 static bool read_lists(execution *e, const host *h, const char *body, size_t bytes, host_fault *fault) {
@@ -101,8 +105,8 @@ static bool put_kept(const host *h, host_kept *kept, const rf_wire_staged *stage
 }
 
 /* Makes buffers from the arrays in shared memory. A buffer may use this memory directly, because
- * the client waits for the answer. A donated argument may become a result, so its buffer is a
- * copy. */
+ * the client does not change the arrays before the execution ends. A donated argument may become a
+ * result, so its buffer is a copy. */
 static bool put_arguments(execution *e, const host *h, host_fault *fault) {
   for (uint32_t i = 0; i < e->head.staged; i++) {
     const rf_wire_staged *staged = &e->staged[i];
@@ -174,42 +178,118 @@ static bool await_all(const host *h, void **event, size_t events, bool good, hos
   return good;
 }
 
-static void free_buffers(execution *e, host *h, bool good, int64_t *ids) {
+/* From now on, the client can name the kept results, and cannot name the donated buffers. */
+static void exchange_names(execution *e, host *h) {
+  for (size_t i = 0; i < e->results; i++) {
+    if (!e->wanted[i].keep) continue;
+    e->ids[i] = host_table_add(&h->buffers, e->result[i]);
+    e->result[i] = NULL;
+  }
+}
+
+/* Frees the execution with the buffers that have no name. */
+static void free_execution(execution *e, const host *h) {
   for (uint32_t i = 0; i < e->head.staged; i++) host_destroy(h, PJRT_BUFFER_DESTROY, e->temporary[i]);
+  for (size_t i = 0; i < e->arguments; i++) host_destroy(h, PJRT_BUFFER_DESTROY, e->donation[i]);
+  for (size_t i = 0; i < e->results; i++) host_destroy(h, PJRT_BUFFER_DESTROY, e->result[i]);
+  free(e->body);
+  free(e);
+}
+
+/* Copies the message, whose memory the next message takes, and makes room for the lists. */
+static execution *new_execution(const host *h, const char *body, size_t bytes, host_fault *fault) {
+  execution *e = calloc(1, sizeof *e);
+  if (!e || !read_lists(e, h, body, bytes, fault)) {
+    if (!e) host_fill(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
+    free(e);
+    return NULL;
+  }
+  size_t pointers = 2 * e->arguments + 2 * e->results + e->head.staged + e->head.devices,
+         lists = (pointers + e->results + e->head.arguments) * sizeof(void *);
+  char *room = calloc(1, lists + bytes);
+  if (!room) {
+    host_fill(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
+    free(e);
+    return NULL;
+  }
+  memcpy(room + lists, body, bytes);
+  read_lists(e, h, room + lists, bytes, fault);
+  e->body = room;
+  e->argument = (void **)(void *)room;
+  e->donation = e->argument + e->arguments;
+  e->result = e->donation + e->arguments;
+  e->copied = e->result + e->results;
+  e->temporary = e->copied + e->results;
+  e->event = e->temporary + e->head.staged;
+  e->ids = (int64_t *)(void *)(e->event + e->head.devices);
+  e->kept = e->ids + e->results;
+  return e;
+}
+
+/* Starts the program and the copies of its results. NULL: that failed, and nothing is running. */
+static execution *begin(host *h, const char *body, size_t bytes, host_fault *fault) {
+  execution *e = new_execution(h, body, bytes, fault);
+  if (!e) return NULL;
+  bool good = find_arguments(e, h, fault) && put_arguments(e, h, fault) && start(e, h, fault);
   for (size_t i = 0; i < e->arguments; i++)
     if (e->donated[i % e->head.arguments] && e->id[i])
-      host_destroy(h, PJRT_BUFFER_DESTROY, host_table_take(&h->buffers, e->id[i]));
-  for (size_t i = 0; i < e->results; i++) {
-    if (good && e->wanted[i].keep) ids[i] = host_table_add(&h->buffers, e->result[i]);
-    else host_destroy(h, PJRT_BUFFER_DESTROY, e->result[i]);
-  }
+      e->donation[i] = host_table_take(&h->buffers, e->id[i]);
+  if (good && copy_results(e, h, fault)) return e;
+  await_all(h, e->event, e->head.devices, false, fault);
+  await_all(h, e->copied, e->results, false, fault);
+  free_execution(e, h);
+  return NULL;
+}
+
+static bool await_execution(execution *e, const host *h, host_fault *fault) {
+  bool good = await_all(h, e->event, e->head.devices, true, fault);
+  return await_all(h, e->copied, e->results, good, fault);
+}
+
+static void give_ids(const execution *e, int64_t **result, size_t *results) {
+  *result = malloc((e->results + 1) * sizeof **result);
+  *results = e->results;
+  if (!*result) abort(); /* the client reports it */
+  memcpy(*result, e->ids, e->results * sizeof **result);
 }
 
 bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
                   host_fault *fault) {
-  execution e = {0};
-  if (!read_lists(&e, h, body, bytes, fault)) return false;
-  size_t pointers = e.arguments + 2 * e.results + e.head.staged + e.head.devices;
-  void **room = calloc(pointers + e.results + e.head.arguments + 1, sizeof *room);
-  if (!room) return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
-  e.argument = room;
-  e.result = e.argument + e.arguments;
-  e.copied = e.result + e.results;
-  e.temporary = e.copied + e.results;
-  e.event = e.temporary + e.head.staged;
-  e.kept = (int64_t *)(room + pointers);
-  int64_t *ids = e.kept + e.head.arguments;
-  bool good = find_arguments(&e, h, fault) && put_arguments(&e, h, fault) && start(&e, h, fault);
-  good = good && copy_results(&e, h, fault);
-  good = await_all(h, e.event, e.head.devices, good, fault);
-  good = await_all(h, e.copied, e.results, good, fault);
-  free_buffers(&e, h, good, ids);
+  execution *e = begin(h, body, bytes, fault);
+  if (!e) return false;
+  bool good = await_execution(e, h, fault);
   if (good) {
-    *result = malloc((e.results + 1) * sizeof **result);
-    *results = e.results;
-    if (!*result) abort(); /* the client reports it */
-    memcpy(*result, ids, e.results * sizeof *ids);
+    exchange_names(e, h);
+    give_ids(e, result, results);
   }
-  free(room);
+  free_execution(e, h);
   return good;
+}
+
+bool host_launch(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
+                 host_fault *fault) {
+  if (h->flights == RF_WIRE_FLIGHTS)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "launch: %d executions run already (expected fewer)",
+                     h->flights);
+  execution *e = begin(h, body, bytes, fault);
+  if (!e) return false;
+  exchange_names(e, h);
+  give_ids(e, result, results);
+  h->flight[h->flights++] = e;
+  return true;
+}
+
+bool host_land(host *h, host_fault *fault) {
+  if (!h->flights) return host_fail(fault, RF_WIRE_BAD_REQUEST, "land: no execution has been launched");
+  execution *e = h->flight[0];
+  for (int i = 1; i < h->flights; i++) h->flight[i - 1] = h->flight[i];
+  h->flights--;
+  bool good = await_execution(e, h, fault);
+  free_execution(e, h);
+  return good;
+}
+
+void host_land_all(host *h) {
+  host_fault unused;
+  while (h->flights) host_land(h, &unused);
 }

@@ -79,6 +79,8 @@ typedef struct host {
   int64_t spin_ns; /* rf_wire_spin_ns */
   bool apart;      /* true: devices have their own memory, so buffers are never in shared memory */
   void *profile;   /* profile that is being recorded; NULL: none */
+  struct host_execution *flight[RF_WIRE_FLIGHTS]; /* executions in progress, the oldest first */
+  int flights;                                    /* number of executions in progress */
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
@@ -151,6 +153,12 @@ void host_drop_kept(const host *h, host_program *program);
 /* `body` is the message. `result` (devices * results) gets ids of kept results. */
 bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
                   host_fault *fault);
+/* The same, but does not wait. Kept results have ids at once, so that the next execution can read
+ * them. host_land waits for the oldest execution that was launched, and returns its failure. */
+bool host_launch(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
+                 host_fault *fault);
+bool host_land(host *h, host_fault *fault);
+void host_land_all(host *h); /* before memory or programs end that an execution may use */
 
 /* profile.c: the plugin's profiler records what the devices do. */
 bool host_profiles(const host *h); /* the plugin has a profiler */

@@ -174,6 +174,7 @@ void host_facts(const host *h, rf_wire_facts *facts) {
 }
 
 void host_close(host *h) {
+  host_land_all(h);
   for (uint32_t i = 0; i < h->buffers.count; i++)
     host_destroy(h, PJRT_BUFFER_DESTROY, h->buffers.slot[i].object);
   for (uint32_t i = 0; i < h->programs.count; i++)

@@ -215,6 +215,7 @@ static bool serve_unshare(session *s, reply *out, host_fault *fault) {
   host_text rest;
   if (!take_struct(s, &share, sizeof share, &rest, fault)) return false;
   if (!host_range(s->h, share.id, 0, 0, fault)) return false;
+  host_land_all(s->h);
   munmap(s->h->shared[share.id].data, (size_t)s->h->shared[share.id].bytes);
   s->h->shared[share.id] = (host_shared){0};
   return true;
@@ -267,6 +268,7 @@ static bool serve_drop(session *s, reply *out, host_fault *fault) {
   if (!take_struct(s, &id, sizeof id, &rest, fault)) return false;
   host_program *program = host_table_take(&s->h->programs, id);
   if (!program) return host_fail(fault, RF_WIRE_BAD_REQUEST, "no program has this number");
+  host_land_all(s->h);
   host_free_program(s->h, program);
   return true;
 }
@@ -277,6 +279,19 @@ static bool serve_execute(session *s, reply *out, host_fault *fault) {
   if (!host_execute(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
   *out = (reply){ids, count * sizeof *ids, ids};
   return true;
+}
+
+static bool serve_launch(session *s, reply *out, host_fault *fault) {
+  int64_t *ids = NULL;
+  size_t count = 0;
+  if (!host_launch(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
+  *out = (reply){ids, count * sizeof *ids, ids};
+  return true;
+}
+
+static bool serve_land(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  return s->bytes ? too_short(fault) : host_land(s->h, fault);
 }
 
 static bool serve_profile_begin(session *s, reply *out, host_fault *fault) {
@@ -332,6 +347,8 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_FREE] = serve_free,
     [RF_WIRE_DROP] = serve_drop,
     [RF_WIRE_EXECUTE] = serve_execute,
+    [RF_WIRE_LAUNCH] = serve_launch,
+    [RF_WIRE_LAND] = serve_land,
     [RF_WIRE_CLOSE] = serve_close,
     [RF_WIRE_SEND] = serve_send,
     [RF_WIRE_RECEIVE] = serve_receive,
@@ -381,8 +398,7 @@ void host_serve(host *h, int socket, const char *plugin) {
     if (s.descriptor >= 0) close(s.descriptor);
     s.descriptor = -1;
     if (!sent || head.kind == RF_WIRE_CLOSE) break;
-    /* in decoding, the next request comes at once */
-    if (head.kind == RF_WIRE_EXECUTE) rf_wire_await(socket, h->spin_ns);
+    if (rf_wire_is_execution(head.kind)) rf_wire_await(socket, h->spin_ns); /* the next request is near */
   }
   free(s.body);
 }

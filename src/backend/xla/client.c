@@ -392,11 +392,12 @@ void rf_xla_program_free(rf_xla_client *client, rf_xla_id program) {
   rf_xla_ask_for(client, &message, NULL, 0, &unused);
 }
 
+_Static_assert((int)RF_XLA_FLIGHTS == RF_WIRE_FLIGHTS, "the child process refuses more");
+
 /* ---- execution ------------------------------------------------------------------------------- */
 
-rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
-                         rf_error *error) {
-  double begin = rf_now_seconds();
+static rf_status ask_to_execute(rf_xla_client *client, rf_wire_kind kind, const rf_xla_call *call,
+                                const bool *donated, rf_error *error) {
   size_t arguments = (size_t)call->devices * (size_t)call->arguments;
   size_t results = (size_t)call->devices * (size_t)call->results, staged = 0;
   for (size_t i = 0; i < arguments; i++) staged += !call->argument[i].buffer;
@@ -425,19 +426,47 @@ rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const b
   for (size_t i = 0; i < results; i++)
     wanted[i] = (rf_wire_wanted){call->result[i].at, call->result[i].bytes, call->result[i].keep};
   for (int i = 0; i < call->arguments; i++) flag[i] = donated && donated[i];
-  rf_xla_message message = {.kind = RF_WIRE_EXECUTE,
+  rf_xla_message message = {.kind = kind,
                             .what = "execute",
                             .parts = 3,
                             .part = {{&head, sizeof head}, {room, bytes}, {flag, (size_t)call->arguments}}};
   RF_GO(rf_xla_ask_for(client, &message, made, results * sizeof *made, error));
   for (size_t i = 0; i < results; i++) call->result[i].buffer = made[i];
-  pthread_mutex_lock(&client->lock);
-  client->times.calls++;
-  client->times.seconds += rf_now_seconds() - begin;
-  pthread_mutex_unlock(&client->lock);
 done:
   free(room);
   return status;
+}
+
+/* Counts `calls` executions, and the time since `begin`. */
+static void add_times(rf_xla_client *client, int calls, double begin) {
+  pthread_mutex_lock(&client->lock);
+  client->times.calls += calls;
+  client->times.seconds += rf_now_seconds() - begin;
+  pthread_mutex_unlock(&client->lock);
+}
+
+rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
+                         rf_error *error) {
+  double begin = rf_now_seconds();
+  RF_TRY(ask_to_execute(client, RF_WIRE_EXECUTE, call, donated, error));
+  add_times(client, 1, begin);
+  return RAFTER_OK;
+}
+
+rf_status rf_xla_launch(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
+                        rf_error *error) {
+  double begin = rf_now_seconds();
+  RF_TRY(ask_to_execute(client, RF_WIRE_LAUNCH, call, donated, error));
+  add_times(client, 1, begin);
+  return RAFTER_OK;
+}
+
+rf_status rf_xla_land(rf_xla_client *client, rf_error *error) {
+  double begin = rf_now_seconds();
+  rf_xla_message message = {.kind = RF_WIRE_LAND, .what = "execute"};
+  RF_TRY(rf_xla_ask_for(client, &message, NULL, 0, error));
+  add_times(client, 0, begin);
+  return RAFTER_OK;
 }
 
 rf_xla_times rf_xla_times_of(const rf_xla_client *client) { return client->times; }

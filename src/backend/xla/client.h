@@ -151,6 +151,14 @@ typedef struct rf_xla_call {
  * one flag for each argument. */
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                          rf_error *error);
+/* Starts a program and returns. The ids of kept results are valid at once, so the next call can read
+ * these results. rf_xla_land waits for the oldest launched program. Then the results of this program
+ * are in shared memory. Before that, nobody may change the arrays that the call reads or writes in
+ * shared memory. At most RF_XLA_FLIGHTS programs are in progress. If rf_xla_land fails, all programs
+ * that read the results fail too. */
+enum { RF_XLA_FLIGHTS = 2 };
+rf_status rf_xla_launch(rf_xla_client *client, const rf_xla_call *call, const bool *donated, rf_error *error);
+rf_status rf_xla_land(rf_xla_client *client, rf_error *error);
 
 /* The plugin's profiler records what the devices do from begin to end. One profile can be recorded
  * at a time. *data gets malloc'ed memory with an XSpace of XLA (profile.h). Returns RAFTER_FAILED
@@ -167,7 +175,7 @@ rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t by
 /* Times of all executions. The cost of the child process is `seconds` - `child_seconds`. */
 typedef struct rf_xla_times {
   int64_t calls;
-  double seconds;       /* in rf_xla_execute */
+  double seconds;       /* in rf_xla_execute, rf_xla_launch and rf_xla_land */
   double child_seconds; /* part of `seconds` that the child needs for transfers and the plugin */
 } rf_xla_times;
 rf_xla_times rf_xla_times_of(const rf_xla_client *client);

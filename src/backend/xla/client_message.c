@@ -97,7 +97,7 @@ static outcome exchange(rf_xla_client *client, const rf_xla_message *message, rf
     head.bytes += message->part[i].iov_len;
   }
   outcome done = send_parts(client, part, message->parts + 1, message->descriptor, message->stoppable);
-  if (done == READY && message->kind == RF_WIRE_EXECUTE) rf_wire_await(client->socket, client->spin_ns);
+  if (done == READY && rf_wire_is_execution(message->kind)) rf_wire_await(client->socket, client->spin_ns);
   if (done == READY) done = receive(client, answer, sizeof *answer, message->stoppable);
   if (done != READY) return done;
   if (answer->magic != RF_WIRE_MAGIC || answer->bytes > RF_WIRE_MOST) return ENDED;
@@ -147,7 +147,7 @@ rf_status rf_xla_ask(rf_xla_client *client, const rf_xla_message *message, const
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "%s: stopped by a signal", message->what);
   outcome done = exchange(client, message, &head);
   if (done == READY) {
-    if (message->kind == RF_WIRE_EXECUTE) client->times.child_seconds += (double)head.ns * 1e-9;
+    if (rf_wire_is_execution(message->kind)) client->times.child_seconds += (double)head.ns * 1e-9;
     if (head.code) return fail(client, &head, error);
     *answer = client->answer;
     *bytes = (size_t)head.bytes;

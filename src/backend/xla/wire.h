@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum {
-  RF_WIRE_VERSION = 4, /* of this header */
+  RF_WIRE_VERSION = 5, /* of this header */
   RF_WIRE_SOCKET = 3,  /* file descriptor of the socket in the child */
   RF_WIRE_RANK = 6,    /* dimensions of an array */
   RF_WIRE_DEVICES = 4096,
@@ -20,6 +20,7 @@ enum {
   RF_WIRE_SHARED = 256,    /* shared memories */
   RF_WIRE_ADDRESS = 255,   /* maximum bytes of the name or address of host 0 */
   RF_WIRE_PIECE = 4 << 20, /* maximum bytes of a message between hosts */
+  RF_WIRE_FLIGHTS = 2,     /* maximum number of launched executions that nobody has waited for */
   /* exit status of the child when another host has ended; the child's last line of stderr names
    * this host */
   RF_WIRE_EXIT_HOST = 70
@@ -42,6 +43,8 @@ typedef enum rf_wire_kind {
   RF_WIRE_FREE,          /* int64 ids of buffers */
   RF_WIRE_DROP,          /* int64 program */
   RF_WIRE_EXECUTE,       /* rf_wire_execute and its lists; answer: int64 buffers */
+  RF_WIRE_LAUNCH,        /* as RF_WIRE_EXECUTE, but the answer comes once the execution has started */
+  RF_WIRE_LAND,          /* waits for the oldest launched execution and its copies */
   RF_WIRE_SEND,          /* int64 host, and a message for this host */
   RF_WIRE_RECEIVE,       /* int64 host; answer: the next message of this host */
   RF_WIRE_PROFILE_BEGIN, /* the plugin's profiler records from now on */
@@ -54,6 +57,11 @@ static inline int64_t rf_wire_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* True for requests of decoding. After such a request, the next one comes at once. */
+static inline int rf_wire_is_execution(uint32_t kind) {
+  return kind == RF_WIRE_EXECUTE || kind == RF_WIRE_LAUNCH || kind == RF_WIRE_LAND;
 }
 
 /* How long client and child wait for an execution without sleeping. Waking up would take longer

@@ -1,12 +1,13 @@
 /* fake_plugin.c - a PJRT plugin without a compiler. A program copies argument 0 to each result.
  * Words in the program's text and in the variable FAKE_PLUGIN ask for faults:
  *   text: fake.abort, fake.hang, fake.exhausted, fake.refuse (when it compiles);
- *         fake.run_abort, fake.run_exhausted (when it runs); fake.results=N; fake.live (the result
- *         is the number of living buffers, an int64)
+ *         fake.run_abort, fake.run_exhausted (when it runs); fake.late_abort, fake.late_refuse
+ *         (when the host waits for it); fake.results=N; fake.live (the result is the number of
+ *         living buffers, an int64)
  *   FAKE_PLUGIN: version=M, slots=N, devices=N, open_abort, open_refuse, open_hang, load_abort,
  *         load_refuse, no_store, quiet, refuse_nodes, ignore_nodes, number_nodes (wrongly),
- *         die_at=N (the execution that aborts, from 1), hang_at=N; those of
- *         fake_profiler.h
+ *         die_at=N (the execution that aborts, from 1), hang_at=N, late_at=N (it fails when the
+ *         host waits for it); those of fake_profiler.h
  * In a program that rafter writes, a result that takes the memory of an f32 argument is half of it
  * plus 1. Other results are made of the sum of all i32 arguments of all devices of all hosts. */
 #include <stdio.h>
@@ -70,7 +71,13 @@ static _Noreturn void hang(void) {
   for (;;) pause();
 }
 
-static void *event(void) { return calloc(1, 8); }
+enum { FINE, REFUSES, ABORTS };
+static void *event_with(int64_t fate) {
+  int64_t *made = malloc(sizeof *made);
+  *made = fate;
+  return made;
+}
+static void *event(void) { return event_with(FINE); }
 
 static void *error_destroy(void *p) {
   free(((pjrt_on_object *)p)->object);
@@ -108,6 +115,11 @@ static void *attributes(void *p) {
   args->value = list;
   args->count = 2;
   return NULL;
+}
+static void *event_await(void *p) {
+  int64_t fate = *(const int64_t *)((pjrt_on_object *)p)->object;
+  if (fate == ABORTS) die("Check failed: a late result");
+  return fate == REFUSES ? fail(13, "the execution failed late") : NULL;
 }
 static void *free_object(void *p) {
   free(((pjrt_on_object *)p)->object);
@@ -372,6 +384,13 @@ static buffer *make_result(const fake_result *r, void *const *argument, int64_t 
   return made;
 }
 
+/* How the execution ends when the host waits for it. */
+static int64_t fate_of(const executable *program) {
+  if (strstr(program->text, "fake.late_abort")) return ABORTS;
+  bool late = executions == number_after(getenv("FAKE_PLUGIN"), "late_at=", 0);
+  return late || strstr(program->text, "fake.late_refuse") ? REFUSES : FINE;
+}
+
 static void *execute(void *p) {
   pjrt_execute *args = p;
   const executable *program = args->loaded;
@@ -398,7 +417,7 @@ static void *execute(void *p) {
     for (size_t i = 0; i < args->argument_count; i++) ((buffer *)args->arguments[d][i])->donated = true;
     for (size_t i = 0; i < args->options->kepts; i++)
       ((buffer *)args->arguments[d][args->options->kept[i]])->donated = false;
-    if (args->events) args->events[d] = event();
+    if (args->events) args->events[d] = event_with(fate_of(program));
   }
   return NULL;
 }
@@ -415,7 +434,7 @@ __attribute__((visibility("default"))) const void *GetPjrtApi(void) {
                       [PJRT_PLUGIN_ATTRIBUTES] = attributes,
                       [PJRT_EVENT_DESTROY] = free_object,
                       [PJRT_EVENT_IS_READY] = is_ready,
-                      [PJRT_EVENT_AWAIT] = nothing,
+                      [PJRT_EVENT_AWAIT] = event_await,
                       [PJRT_CLIENT_CREATE] = client_create,
                       [PJRT_CLIENT_DESTROY] = nothing,
                       [PJRT_CLIENT_PLATFORM_NAME] = platform_name,
