@@ -135,6 +135,10 @@ typedef struct rf_run_inputs {
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
   int64_t rows; /* number of rows in use; training uses all rows of the graph */
+  /* For `start`: an input with rf_tensor.follows gets the value of the output that it follows, from
+   * the step that was started last. That step had the same number of rows. The device does not read
+   * the caller's bytes of such an input. */
+  bool follows;
   /* An output of the graph that the caller does not read after this run. The device need not copy
    * this output to the host. NULL: the caller reads all outputs. */
   const rf_tensor *unread;
@@ -189,7 +193,16 @@ struct rf_program {
   /* Called after the section END: copies the outputs of a microbatch to the output tensors of the
    * graph. NULL: the output tensors are complete after each section MICRO. */
   void (*show)(rf_program *program, int micro);
+  /* `start` runs all sections of a step once, and returns before the device is done. It takes the
+   * inputs now, so the caller may write the next ones. `finish` waits for the oldest step that was
+   * started, and puts its outputs where the graph has them, except inputs->unread. At most
+   * RF_STEPS_AHEAD steps are started and not finished. The device computes them, and what `run`,
+   * uploads and downloads ask for after `start`, in the order of the calls. After a failure, nothing
+   * is started any more. Both are NULL: the program cannot run ahead of its caller. */
+  rf_status (*start)(rf_program *program, const rf_run_inputs *inputs, rf_error *error);
+  rf_status (*finish)(rf_program *program, rf_error *error);
 };
+enum { RF_STEPS_AHEAD = 2 };
 
 /* ---- backends -------------------------------------------------------------------------------- */
 

@@ -63,6 +63,7 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   if (g->settings.step_growth > 0)
     RF_TRY(rf_budget_open(g->prefill, g->decode, g->settings.step_growth, b->slots, &b->budget, error));
   RF_TRY(open_cache(g, b, error));
+  RF_TRY(rf_ahead_open(b, error));
   b->promise.request = -1;
   return rf_reserve_open(&b->pages, b->cached_count + 1, 1 + b->draft, &b->reserve, error);
 }
@@ -86,6 +87,7 @@ void rf_batch_close(rf_generator *g) {
   rf_sequence_close(&b->hand);
   rf_pages_close(&b->pages);
   rf_reserve_close(&b->reserve);
+  rf_ahead_close(b);
   free(b->slot);
   free(b->cached);
   free(b->part);
@@ -258,6 +260,7 @@ static void retire(rf_generator *g, rf_pending *p, int sample) {
 static void free_slot(rf_generator *g, rf_slot *answer) {
   rf_batch *b = g->batch;
   rf_cached_seq *c = answer->cached;
+  rf_ahead_leave(b, answer);
   c->state = answer->to->of.keep ? RF_CACHED_KEPT : RF_CACHED_FREE;
   if (c->state == RF_CACHED_FREE) rf_sequence_release(&b->pages, &c->sequence);
   b->promise.search = true;
@@ -284,6 +287,7 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   }
   rf_skip_cancelled(p);
   if (p->started == p->of.samples) rf_unpin(g, p);
+  rf_ahead_settle(g);
 }
 
 void rf_drop_sequence(rf_batch *b, rf_cached_seq *c) {
@@ -470,6 +474,8 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
     b->promise.search |= !a->count; /* after the first token, the last step of the answer is known */
     event->index = a->count++;
     event->token = a->next[0] = choice->id;
+    /* the input of a pass that runs ahead */
+    if (a->flying) a->cached->sequence.tokens[a->cached->sequence.length - a->flying] = choice->id;
     event->logprob = choice->logprob;
     event->top = choice->top;
     event->top_ids = choice->top_ids;
@@ -561,31 +567,62 @@ static void measured(const rf_batch *b, double seconds) {
   rf_budget_measured(b->budget, rows, seconds);
 }
 
-static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
-  RF_TRY(rf_generator_refresh(g, error));
-  report_cancelled(g, b);
-  if (!b->first) return RAFTER_OK;
-  rf_admit(g);
-  compose(b);
-  if (b->when) RF_TRY(draft(g, b, error));
-  if (!b->parts)
-    return b->events
-               ? RAFTER_OK
-               : RF_FAIL(error, RAFTER_FAILED, "open the generator again",
-                         "no answer can start (the KV cache has no room for the first one in the queue)");
-  double start = rf_now_seconds();
-  RF_TRY(rf_forward(g, b->part, b->parts, error));
-  if (b->when) rf_draft_measured(b->when, rf_now_seconds() - start);
-  else if (b->budget && b->engine.timed) measured(b, rf_now_seconds() - start);
+static void count_started(rf_generator *g, rf_batch *b) {
   if (rf_lanes_on) count_all(b);
   b->counts.passes++;
   b->counts.parts += b->parts;
   if (b->parts > b->counts.most_parts) b->counts.most_parts = b->parts;
   for (int i = 0; i < b->parts; i++) b->counts.rows += b->part[i].count;
   rf_pin(g);
+}
+
+static void choose_timed(rf_generator *g, rf_batch *b) {
   int64_t began = rf_phase_begin();
   choose_all(g, b);
   rf_phase_end(RF_PHASE_SAMPLE, began);
+}
+
+/* Starts the pass in b->part if it can follow the one that runs, and then waits for that one. */
+static rf_status step_ahead(rf_generator *g, rf_batch *b, rf_error *error) {
+  if (rf_ahead_follows(g)) {
+    RF_TRY(rf_ahead_start(g, true, error));
+    count_started(g, b);
+  }
+  double seconds = 0;
+  RF_TRY(rf_ahead_finish(g, &seconds, error));
+  if (b->budget) measured(b, seconds);
+  choose_timed(g, b);
+  rf_ahead_settle(g);
+  return RAFTER_OK;
+}
+
+static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
+  if (b->lost != RAFTER_OK && error) *error = b->lost_error;
+  RF_TRY(b->lost);
+  RF_TRY(rf_generator_refresh(g, error));
+  report_cancelled(g, b);
+  if (!b->first) return RAFTER_OK;
+  rf_admit(g);
+  compose(b);
+  if (b->flights) return step_ahead(g, b, error);
+  if (b->when) RF_TRY(draft(g, b, error));
+  if (!b->parts)
+    return b->events
+               ? RAFTER_OK
+               : RF_FAIL(error, RAFTER_FAILED, "open the generator again",
+                         "no answer can start (the KV cache has no room for the first one in the queue)");
+  if (rf_ahead_starts(g)) {
+    RF_TRY(rf_ahead_start(g, false, error));
+    count_started(g, b);
+    compose(b);
+    return step_ahead(g, b, error);
+  }
+  double start = rf_now_seconds();
+  RF_TRY(rf_forward(g, b->part, b->parts, error));
+  if (b->when) rf_draft_measured(b->when, rf_now_seconds() - start);
+  else if (b->budget && b->engine.timed) measured(b, rf_now_seconds() - start);
+  count_started(g, b);
+  choose_timed(g, b);
   return RAFTER_OK;
 }
 

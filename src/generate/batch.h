@@ -1,5 +1,5 @@
 /* batch.h - the internals of a generator: cached sequences, requests, the engine. Shared by
- * generate.c, batch.c, admit.c, compute.c and simulate.c. */
+ * generate.c, batch.c, admit.c, ahead.c, compute.c and simulate.c. */
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
@@ -19,6 +19,7 @@ typedef struct rf_forward_part {
   const struct rf_slot *answer;
   const int32_t *tokens; /* (count) */
   int64_t count;
+  int64_t end;      /* of a pass that was started: tokens of the sequence up to these rows */
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
   int scored;       /* number of rows before the wanted rows whose logits are needed to score the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
@@ -53,6 +54,14 @@ typedef struct rf_engine {
    * time for different sequences of a pass. Errors: see rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
                       rf_error *error);
+  /* `starts`: true if a pass of these parts can run ahead. Then `start` returns before the pass is
+   * done. `finish` waits for the oldest started pass, and sets the outputs of its parts. `follows`:
+   * the parts are those of the last started pass, and the device takes the tokens that this pass
+   * chooses. At most RF_STEPS_AHEAD passes are started and not finished. `began`: time at which the
+   * device could begin the pass, in rf_now_seconds. NULL: passes cannot run ahead. */
+  bool (*starts)(const void *self, const rf_forward_part *part, int count);
+  rf_status (*start)(void *self, rf_forward_part *part, int count, bool follows, rf_error *error);
+  rf_status (*finish)(void *self, rf_forward_part *part, int count, double began, rf_error *error);
   /* Writes the scores of the tokens that follow the `scored` rows of a part. NULL: the engine
    * computes no scores. */
   void (*score)(void *self, const rf_forward_part *part);
@@ -92,6 +101,7 @@ struct rf_slot {
   int64_t serial;    /* Number of the answer, in the order in which answers begin. */
   int64_t count;     /* Number of tokens of the answer so far. */
   int32_t *next;     /* (1 + draft): the latest token, then drafted tokens. */
+  int flying;        /* Number of passes with a row of the answer that run ahead. */
   int chosen;        /* Number of tokens that the current pass has chosen. */
   rf_choice *choice; /* (1 + draft): chosen tokens of the current pass. */
   rf_status status;  /* Status of the first failed choice. */
@@ -107,6 +117,15 @@ typedef struct rf_promise {
   int64_t pass; /* Number of the promised forward pass; -1: unknown, so no answer may overtake. */
   bool search;  /* true: an answer ended or a request arrived, so another answer may fit now. */
 } rf_promise;
+
+/* A pass that runs ahead: the device computes it while the caller handles the tokens of the pass
+ * before. */
+typedef struct rf_flight {
+  rf_forward_part *part; /* as in rf_batch */
+  int *order, parts;
+  int64_t *serial; /* (parts) of the answers. A slot with another answer, or none, is left out. */
+  double began;    /* when it was started, or when the pass before it was done */
+} rf_flight;
 
 typedef struct rf_batch {
   rf_engine engine;
@@ -130,9 +149,14 @@ typedef struct rf_batch {
   rf_budget *budget;     /* Decides how many tokens of prompts a pass reads; NULL: as many as fit. */
   rf_event *event;       /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
-  const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
-  rf_reserve reserve;       /* Decides whether an answer may start. */
-  rf_promise promise;       /* Promise to the first waiting answer. */
+  const rf_sequence **live;         /* (cached_count + 1): scratch memory for a list of sequences. */
+  rf_reserve reserve;               /* Decides whether an answer may start. */
+  rf_promise promise;               /* Promise to the first waiting answer. */
+  rf_flight flight[RF_STEPS_AHEAD]; /* Passes that run ahead, the oldest first. See ahead.c. */
+  int flights;
+  /* Status of the first failed pass for which no answer waited. The next step returns this status. */
+  rf_status lost;
+  rf_error lost_error;
   rf_generate_counts counts;
 } rf_batch;
 
@@ -165,6 +189,25 @@ void rf_batch_forget_adapter(rf_generator *generator, int64_t adapter);
 /* Runs one forward pass over the next tokens of at most build.microbatch sequences. The prefill
  * plan must have rows for all tokens. If each sequence has one row, the decode plan runs. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
+
+/* ahead.c: passes that run ahead. */
+rf_status rf_ahead_open(rf_batch *batch, rf_error *error);
+void rf_ahead_close(rf_batch *batch);
+/* True if the pass in batch->part can run ahead, or can follow the pass that was started last. */
+bool rf_ahead_starts(const rf_generator *generator);
+bool rf_ahead_follows(const rf_generator *generator);
+/* Starts the pass in batch->part. */
+rf_status rf_ahead_start(rf_generator *generator, bool follows, rf_error *error);
+/* Waits for the oldest pass, and sets *seconds to its duration. Then batch->part has the parts of
+ * this pass, without answers that have ended. */
+rf_status rf_ahead_finish(rf_generator *generator, double *seconds, rf_error *error);
+/* Drops the tokens of passes that run ahead. Called before the pages of an answer are released. */
+void rf_ahead_leave(rf_batch *batch, rf_slot *answer);
+/* Waits for the passes that run ahead if none of their answers is left. */
+void rf_ahead_settle(rf_generator *generator);
+
+/* Prepares the cache for a pass. rf_forward calls this function itself. */
+rf_status rf_extend_all(rf_batch *batch, rf_forward_part *part, int count, rf_error *error);
 
 /* Starts waiting answers while slots and pages are free. See admit.c. */
 void rf_admit(rf_generator *generator);

@@ -33,6 +33,7 @@ typedef struct compute {
     rf_kv_class class;
   } * bytes;
   int count;
+  bool feeds; /* true: a decode pass can take the tokens that the previous pass chooses */
   /* Status of the first failed copy of a page. The next pass returns this status with
    * `move_error`. */
   rf_status moved;
@@ -120,13 +121,14 @@ static bool program_chooses(const struct inputs *io, const rf_forward_part *part
 static void write_rule(const rf_slot *a, int row, float *rule, int32_t *barred) {
   const rf_request *r = &a->to->of;
   const rf_sampler_options *o = &r->sampler;
-  double uniform = rf_sampler_uniform(rf_sample_seed(o->seed, a->sample), r->count + a->count + row);
+  int64_t count = a->count + a->flying + row; /* tokens of the answer before this one */
+  double uniform = rf_sampler_uniform(rf_sample_seed(o->seed, a->sample), r->count + count);
   rule[RF_RULE_TEMPERATURE] = o->temperature > 0 ? o->temperature : 0;
   rule[RF_RULE_TOP_K] = (float)o->top_k;
   rule[RF_RULE_TOP_P] = o->top_p > 0 ? o->top_p : 1;
   rule[RF_RULE_MIN_P] = o->min_p;
   rule[RF_RULE_UNIFORM] = (float)(floor(uniform * 0x1p24) * 0x1p-24); /* never 1 */
-  bool bars = rf_sampler_bars_eos(o, a->count + row);
+  bool bars = rf_sampler_bars_eos(o, count);
   for (int i = 0; i < RF_BARRED; i++) barred[i] = bars && i < o->eos_count ? o->eos[i] : -1;
 }
 
@@ -151,6 +153,25 @@ static rf_status stops(const compute *c, const volatile int **during, rf_error *
   if (*during) return RAFTER_OK;
   RF_TRY(rf_copies_agree(copies, &flags, error));
   return flags ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal") : RAFTER_OK;
+}
+
+static bool starts(const void *self, const rf_forward_part *part, int count) {
+  const compute *c = self;
+  const struct inputs *io = &c->io[RF_DECODE];
+  return c->feeds && !c->g->shares && !rf_lanes_on && c->moved == RAFTER_OK &&
+         rf_run_starts(c->g->run, c->g->first + RF_DECODE) && program_chooses(io, part, count);
+}
+
+static rf_status start(void *self, rf_forward_part *part, int count, bool follows, rf_error *error) {
+  compute *c = self;
+  const struct inputs *io = &c->io[RF_DECODE];
+  rf_run_inputs inputs = {.rows = count, .step = 1, .unread = io->of_logits, .follows = follows};
+  if (c->moved != RAFTER_OK && error) *error = c->move_error;
+  RF_TRY(c->moved);
+  write_inputs(c, RF_DECODE, part, count);
+  write_rules(io, part, count, true);
+  RF_TRY(stops(c, &inputs.stop, error));
+  return rf_run_start(c->g->run, c->g->first + RF_DECODE, &inputs, error);
 }
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, const rf_tensor *unread,
@@ -189,10 +210,37 @@ static void count_choices(compute *c, const rf_forward_part *part, int count) {
   if (rows) c->choosing += rf_pace_seconds(&c->g->decode->machine, options, c->g->settings.model.vocab, rows);
 }
 
+/* Sets the outputs of the parts. `inside`: the program has chosen the tokens. */
+static void give_outputs(const compute *c, const struct inputs *io, rf_forward_part *part, int count,
+                         bool inside) {
+  int64_t wanted = 0;
+  for (int i = 0; i < count && io->logits; i++) {
+    if (!part[i].wanted && !part[i].scored) continue;
+    wanted += part[i].scored;
+    part[i].logits = inside ? NULL : io->logits + wanted * c->g->settings.model.vocab;
+    part[i].chosen = inside ? io->chosen + wanted : NULL;
+    part[i].logprobs = inside ? io->logprobs + wanted : NULL;
+    part[i].lse = io->lse + wanted;
+    wanted += part[i].wanted;
+  }
+}
+
+/* The sequences have grown by the rows of this pass and of the passes that were started after it. */
+static rf_status finish(void *self, rf_forward_part *part, int count, double began, rf_error *error) {
+  compute *c = self;
+  const struct inputs *io = &c->io[RF_DECODE];
+  int64_t context = 0;
+  RF_TRY(rf_run_finish(c->g->run, c->g->first + RF_DECODE, io->of_logits, error));
+  for (int i = 0; i < count; i++) context += part[i].end;
+  count_pass(c, RF_DECODE, count, count, context, rf_now_seconds() - began);
+  give_outputs(c, io, part, count, true);
+  return RAFTER_OK;
+}
+
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   compute *c = self;
   const struct inputs *io = &c->io[plan];
-  int64_t rows = 0, context = 0, wanted = 0, began = rf_phase_begin();
+  int64_t rows = 0, context = 0, began = rf_phase_begin();
   if (c->moved != RAFTER_OK) {
     if (error) *error = c->move_error;
     return c->moved;
@@ -210,15 +258,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   RF_TRY(run_plan(c, plan, rows, inside ? io->of_logits : NULL, error));
   count_pass(c, plan, count, rows, context, rf_now_seconds() - start);
   if (!inside) count_choices(c, part, count);
-  for (int i = 0; i < count && io->logits; i++) {
-    if (!part[i].wanted && !part[i].scored) continue;
-    wanted += part[i].scored;
-    part[i].logits = inside ? NULL : io->logits + wanted * c->g->settings.model.vocab;
-    part[i].chosen = inside ? io->chosen + wanted : NULL;
-    part[i].logprobs = inside ? io->logprobs + wanted : NULL;
-    part[i].lse = io->lse + wanted;
-    wanted += part[i].wanted;
-  }
+  give_outputs(c, io, part, count, inside);
   return RAFTER_OK;
 }
 
@@ -341,6 +381,11 @@ static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
   for (int k = 0; k < RF_KV_CLASSES; k++) io->table[k] = rf_run_named(run, p, tables[k], NULL);
 }
 
+static bool feeds_itself(const rf_graph *graph) {
+  int tokens = rf_graph_find(graph, "tokens");
+  return tokens != RF_NONE && graph->tensor[tokens].follows;
+}
+
 static void close_compute(void *self) {
   compute *c = self;
   for (int i = 0; c->sampler && i < c->g->batch->slots; i++) rf_sampler_close(&c->sampler[i]);
@@ -367,6 +412,9 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
                           .forward = forward,
                           .choose = choose,
                           .score = score,
+                          .starts = starts,
+                          .start = start,
+                          .finish = finish,
                           .close = close_compute,
                           .timed = true};
   if (!c->bytes || !c->sampler || !c->work)
@@ -382,6 +430,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
     find_layer(c, layer, "attn/cache/scale");
   }
   for (int p = 0; p < 2; p++) find_inputs(g, p, &c->io[p]);
+  c->feeds = feeds_itself(g->decode->graph);
   g->computes = c->io[0].tokens != NULL; /* the backend null has no memory */
   b->pages.moved = move_page;
   b->pages.self = c;

@@ -172,12 +172,18 @@ double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
   return seconds;
 }
 
+rf_status rf_extend_all(rf_batch *b, rf_forward_part *part, int count, rf_error *error) {
+  rf_make_room(b, part, count);
+  for (int i = 0; i < count; i++)
+    RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
+  return RAFTER_OK;
+}
+
 rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error *error) {
   rf_batch *b = g->batch;
   bool decodes = true;
-  rf_make_room(b, part, count);
+  RF_TRY(rf_extend_all(b, part, count, error));
   for (int i = 0; i < count; i++) {
-    RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
     int wanted = part[i].scored + part[i].wanted;
     decodes &= part[i].count == (wanted ? wanted : 1);
   }

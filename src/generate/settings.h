@@ -25,6 +25,7 @@ typedef struct rf_infer_settings {
    * added. */
   const struct rf_sampler_options *choice;
   bool no_sharing; /* true: prompts do not reuse cached prefixes. Answers do not change. */
+  bool no_ahead;   /* true: each pass waits for the tokens of the previous pass. Answers do not change. */
   /* Maximum time of a pass that also reads prompts, as a multiple of the predicted time without
    * prompts; 0: no limit. */
   double step_growth;

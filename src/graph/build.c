@@ -509,6 +509,8 @@ static rf_status build_generate(builder *b) {
   int made =
       emit_to(b, &RF_OP_HEAD_LOGITS, "head/logits", RF_IDS(x, w, bias, b->rows), RF_IDS(logits, lse), &attr);
   bool done = made != RF_NONE && (!b->options->sampled || choose_tokens(b, logits, lse));
+  /* The next step of the same answers reads the tokens that this one chooses. */
+  if (b->options->sampled && picked[0] == rows[0]) graph->tensor[b->tokens].follows = "chosen";
   return done ? RAFTER_OK : RAFTER_INVALID;
 }
 

@@ -66,6 +66,10 @@ typedef struct rf_tensor {
   bool persistent;
   bool input;  /* true if the caller writes the tensor before each microbatch or forward pass */
   bool output; /* true if the caller reads the tensor after the step, such as metrics and logits */
+  /* For an input: name of an output with the same shape. If a step follows another step on the device
+   * (rf_run_inputs.follows), the input gets the value of this output. NULL: only the caller writes
+   * the input. */
+  const char *follows;
   /* True if the tensor is in the host's memory. The op offload_in reads such a tensor, and
    * offload_out writes it. */
   bool host;

@@ -666,6 +666,24 @@ rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_erro
   return pull_except(run, plan, inputs->unread, error);
 }
 
+bool rf_run_starts(const rf_run *run, int plan) {
+  const rf_program *program = run->bound[plan].program;
+  return program && program->start && !run->debug.poison && !run->debug.find_nan && rf_run_hosts(run) == 1;
+}
+
+rf_status rf_run_start(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error) {
+  rf_program *program = run->bound[plan].program;
+  RF_TRY(rf_run_push(run, plan, 0, error));
+  run->bound[plan].sections += RF_SECTIONS;
+  return program->start(program, inputs, error);
+}
+
+rf_status rf_run_finish(rf_run *run, int plan, const rf_tensor *unread, rf_error *error) {
+  rf_program *program = run->bound[plan].program;
+  RF_TRY(program->finish(program, error));
+  return pull_except(run, plan, unread, error);
+}
+
 double rf_run_reduced_seconds(const rf_run *run) {
   return run->device ? 1e-9 * (double)run->device->team.reduced : 0;
 }

@@ -124,6 +124,12 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
 /* Calls rf_run_push, runs all sections once, and calls rf_run_pull for all outputs except
  * inputs->unread. */
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
+/* Returns true if steps of the plan can run ahead of the caller. rf_run_start calls rf_run_push and
+ * starts a step. rf_run_finish waits for the oldest started step and calls rf_run_pull, without
+ * `unread` (inputs->unread of that step). backend.h says what is allowed between the two calls. */
+bool rf_run_starts(const rf_run *run, int plan);
+rf_status rf_run_start(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
+rf_status rf_run_finish(rf_run *run, int plan, const rf_tensor *unread, rf_error *error);
 /* Number of sections that have been run by plans other than `first` to first + count - 1. If the
  * number changes, these other plans may have changed weights, and may have overwritten the bytes
  * after the persistent region of the first plan. */

@@ -123,7 +123,7 @@ rf_xla_shape rf_xla_shape_of(rf_val v) {
   return shape;
 }
 
-static bool same_shape(const rf_xla_shape *a, const rf_xla_shape *b) {
+bool rf_xla_same_shape(const rf_xla_shape *a, const rf_xla_shape *b) {
   return a->dtype == b->dtype && a->rank == b->rank &&
          memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
@@ -145,7 +145,7 @@ rf_status rf_xla_slot_of(rf_xla_memory *m, const rf_tensor *tensor, const rf_xla
     more[at] = (rf_xla_slot){.offset = offset, .bytes = rf_xla_shape_bytes(shape), .shape = *shape, .on = on};
   }
   *slot = &m->slot[at];
-  if (same_shape(&m->slot[at].shape, shape)) return RAFTER_OK;
+  if (rf_xla_same_shape(&m->slot[at].shape, shape)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL, "two plans keep different tensors in one place (%s)",
                  tensor->name);
 }

@@ -58,6 +58,7 @@ rf_xla_slot *rf_xla_find_slot(rf_xla_memory *m, int64_t at);
 /* Copies the value of the image to chip `chip` if the chip does not have this value. */
 rf_status rf_xla_to_device(rf_xla_memory *m, rf_xla_slot *slot, int chip, rf_error *error);
 rf_xla_shape rf_xla_shape_of(rf_val v);
+bool rf_xla_same_shape(const rf_xla_shape *a, const rf_xla_shape *b);
 
 /* program.c */
 rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source, rf_program **program,

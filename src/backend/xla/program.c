@@ -27,6 +27,14 @@ typedef struct variant {
   int64_t *sums; /* for each result: offset in the image for the f32 values of an f64 tensor, or -1 */
 } variant;
 
+/* A step that was started. Its inputs and results have places of their own in the image: the caller
+ * writes and reads the usual ones meanwhile. */
+typedef struct flight {
+  int64_t *place; /* for each tensor, and for the words: bytes of the image for all chips, or -1: none yet */
+  int variant;
+  const rf_tensor *unread; /* as in rf_run_inputs */
+} flight;
+
 typedef struct xla_program {
   rf_program program; /* first field, because callers have a pointer to rf_program */
   rf_xla_memory *memory;
@@ -43,6 +51,11 @@ typedef struct xla_program {
   rf_section last;        /* the last section that has ops */
   variant *variant;
   int variants;
+  int fed, feeds; /* input and output with rf_tensor.follows; RF_NONE */
+  flight flight[RF_STEPS_AHEAD];
+  int64_t started, finished; /* steps; step i has flight[i % RF_STEPS_AHEAD] */
+  rf_xla_id *held;           /* (chips) the output `feeds` of the step that was started last; 0: none */
+  rf_xla_shape held_shape;
 } xla_program;
 
 static rf_status no_memory(rf_error *error) {
@@ -60,6 +73,22 @@ static int64_t at_chip(const xla_program *p, int chip, int64_t at) {
   return rf_memory_at(&p->memory->memory, chip, at);
 }
 
+/* Places of the arguments that are not persistent, for a run that the caller waits for. */
+static void place_arguments(const xla_program *p, variant *v) {
+  int count = v->module.arguments;
+  for (int i = 0; i < count; i++) {
+    int t = v->module.argument[i].tensor;
+    if (t != RF_NONE && p->graph->tensor[t].persistent) continue;
+    for (int chip = 0; chip < p->memory->chips; chip++) {
+      rf_xla_argument *a = &v->argument[chip * count + i];
+      a->buffer = 0;
+      if (t == RF_NONE) a->at = v->words;
+      else if (p->stack[t] >= 0) a->at = p->stack[t] + chip * stack_bytes(p, t);
+      else a->at = at_chip(p, chip, p->offset[t]);
+    }
+  }
+}
+
 static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
   rf_xla_memory *m = p->memory;
   int count = v->module.arguments;
@@ -72,15 +101,7 @@ static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
     if (!t) RF_TRY(rf_xla_reserve(m, rf_xla_shape_bytes(&shape), &v->words, error));
     if (t && t->persistent) RF_TRY(rf_xla_slot_of(m, t, &shape, p->offset[port->tensor], &slot, error));
     if (t && t->persistent) slot->plans |= (uint64_t)1 << p->number % 64;
-    for (int chip = 0; chip < m->chips; chip++) {
-      rf_xla_argument *a = &v->argument[chip * count + i];
-      a->shape = shape;
-      if (!t) a->at = v->words;
-      else if (t->persistent) continue;
-      else if (p->stack[port->tensor] >= 0)
-        a->at = p->stack[port->tensor] + chip * stack_bytes(p, port->tensor);
-      else a->at = at_chip(p, chip, p->offset[port->tensor]);
-    }
+    for (int chip = 0; chip < m->chips; chip++) v->argument[chip * count + i].shape = shape;
   }
   return RAFTER_OK;
 }
@@ -104,8 +125,7 @@ static rf_status bind_results(xla_program *p, variant *v, rf_error *error) {
     v->sums[i] = -1;
     if (!t) RF_TRY(rf_xla_reserve(p->memory, chips * bytes, &v->probes, error));
     if (sums) RF_TRY(rf_xla_reserve(p->memory, bytes, &v->sums[i], error));
-    for (int chip = 0; chip < chips; chip++)
-      v->result[chip * count + i] = (rf_xla_result){.bytes = bytes, .keep = t && t->persistent};
+    for (int chip = 0; chip < chips; chip++) v->result[chip * count + i] = (rf_xla_result){.bytes = bytes};
   }
   return RAFTER_OK;
 }
@@ -118,6 +138,7 @@ static void place_results(const xla_program *p, variant *v) {
     const rf_tensor *t = id == RF_NONE ? NULL : &p->graph->tensor[id];
     for (int chip = 0; chip < p->memory->chips; chip++) {
       rf_xla_result *r = &v->result[chip * count + i];
+      r->keep = t && t->persistent;
       if (!t) r->at = v->probes + chip * r->bytes;
       else if (t->persistent || (chip > 0 && !differs(t))) r->at = -1;
       else if (p->stack[id] >= 0) r->at = p->stack[id] + chip * stack_bytes(p, id);
@@ -226,8 +247,8 @@ static rf_xla_slot *slot_at(const xla_program *p, int tensor) {
   return rf_xla_find_slot(p->memory, p->offset[tensor]);
 }
 
-static rf_status prepare(xla_program *p, variant *v, const rf_run_inputs *inputs, rf_error *error) {
-  rf_emit_run_words(inputs, rf_xla_at(p->memory, v->words));
+/* Puts the persistent arguments on the chips. */
+static rf_status prepare(xla_program *p, variant *v, rf_error *error) {
   for (int i = 0; i < v->module.arguments; i++) {
     int t = v->module.argument[i].tensor;
     if (t == RF_NONE || !p->graph->tensor[t].persistent) continue;
@@ -296,6 +317,16 @@ static void leave_out(const xla_program *p, variant *v, const rf_tensor *unread)
   }
 }
 
+static rf_xla_call call_of(const xla_program *p, variant *v) {
+  return (rf_xla_call){.program = v->program,
+                       .devices = p->memory->chips,
+                       .arguments = v->module.arguments,
+                       .results = v->module.results,
+                       .argument = v->argument,
+                       .result = v->result,
+                       .shared = &p->memory->image};
+}
+
 static rf_status execute_timed(xla_program *p, variant *v, const rf_xla_call *call, rf_error *error) {
   rf_xla_device *d = p->memory->device;
   rf_xla_timing timing = rf_xla_timing_begin(d);
@@ -308,16 +339,12 @@ static rf_status execute_timed(xla_program *p, variant *v, const rf_xla_call *ca
 static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *error) {
   variant *v = NULL;
   RF_TRY(variant_for(p, inputs->rows, &v, error));
-  RF_TRY(prepare(p, v, inputs, error));
+  place_arguments(p, v);
   place_results(p, v);
   leave_out(p, v, inputs->unread);
-  const rf_xla_call call = {.program = v->program,
-                            .devices = p->memory->chips,
-                            .arguments = v->module.arguments,
-                            .results = v->module.results,
-                            .argument = v->argument,
-                            .result = v->result,
-                            .shared = &p->memory->image};
+  rf_emit_run_words(inputs, rf_xla_at(p->memory, v->words));
+  RF_TRY(prepare(p, v, error));
+  const rf_xla_call call = call_of(p, v);
   RF_TRY(execute_timed(p, v, &call, error));
   take_results(p, v);
   return check_probes(p, v, inputs, error);
@@ -355,8 +382,167 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
   return section != p->last || more ? RAFTER_OK : execute(p, inputs, error);
 }
 
+_Static_assert((int)RF_STEPS_AHEAD <= RF_XLA_FLIGHTS, "the client refuses more");
+
+/* ---- steps that run ahead -------------------------------------------------------------------- */
+
+/* The place of a tensor, or of the words (tensor_count), of a flight on a chip. */
+static int64_t flight_at(const xla_program *p, const flight *f, int tensor, int chip) {
+  int64_t bytes = tensor < p->graph->tensor_count ? rf_tensor_bytes(&p->graph->tensor[tensor]) : 0;
+  return f->place[tensor] + chip * rf_round_up(bytes, 64);
+}
+
+static rf_status reserve_flight(xla_program *p, flight *f, int tensor, rf_error *error) {
+  if (f->place[tensor] >= 0) return RAFTER_OK;
+  int64_t bytes = RF_RUN_WORDS * 4;
+  if (tensor < p->graph->tensor_count)
+    bytes = p->memory->chips * rf_round_up(rf_tensor_bytes(&p->graph->tensor[tensor]), 64);
+  return rf_xla_reserve(p->memory, bytes, &f->place[tensor], error);
+}
+
+/* Copies the inputs to the places of the flight. An input that follows is a buffer of the device,
+ * which the program takes. */
+static rf_status give_inputs(xla_program *p, variant *v, flight *f, const rf_run_inputs *inputs,
+                             rf_error *error) {
+  int count = v->module.arguments;
+  for (int i = 0; i < count; i++) {
+    int t = v->module.argument[i].tensor, place = t == RF_NONE ? p->graph->tensor_count : t;
+    bool follows = inputs->follows && t != RF_NONE && t == p->fed;
+    if (t != RF_NONE && p->graph->tensor[t].persistent) continue;
+    if (t != RF_NONE && t == p->fed) v->donated[i] = follows;
+    RF_TRY(reserve_flight(p, f, place, error));
+    for (int chip = 0; chip < p->memory->chips; chip++) {
+      rf_xla_argument *a = &v->argument[chip * count + i];
+      a->at = flight_at(p, f, place, chip);
+      a->buffer = follows ? p->held[chip] : 0;
+      if (t == RF_NONE) rf_emit_run_words(inputs, rf_xla_at(p->memory, a->at));
+      else if (!follows)
+        memcpy(rf_xla_at(p->memory, a->at), rf_xla_at(p->memory, at_chip(p, chip, p->offset[t])),
+               (size_t)rf_xla_shape_bytes(&a->shape));
+      if (follows && (!p->held[chip] || !rf_xla_same_shape(&a->shape, &p->held_shape)))
+        return RF_FAIL(error, RAFTER_FAILED, "this is a bug in rafter; please report it",
+                       "a step follows one of another size (%s)", p->graph->tensor[t].name);
+    }
+  }
+  return RAFTER_OK;
+}
+
+/* Sends the results to the places of the flight, and keeps the output that the next step may read. */
+static rf_status place_flight(xla_program *p, variant *v, flight *f, rf_error *error) {
+  int count = v->module.results;
+  place_results(p, v);
+  for (int i = 0; i < count; i++) {
+    int t = v->module.result[i].tensor;
+    if (p->graph->tensor[t].persistent) continue;
+    RF_TRY(reserve_flight(p, f, t, error));
+    for (int chip = 0; chip < p->memory->chips; chip++) {
+      rf_xla_result *r = &v->result[chip * count + i];
+      if (r->at >= 0) r->at = flight_at(p, f, t, chip);
+      r->keep = t == p->feeds;
+    }
+  }
+  return RAFTER_OK;
+}
+
+static void drop_held(xla_program *p) {
+  for (int chip = 0; chip < p->memory->chips; chip++) {
+    if (p->held[chip]) rf_xla_free(p->memory->device->client, &p->held[chip], 1);
+    p->held[chip] = 0;
+  }
+}
+
+/* Takes the buffers of the results, which later calls read. */
+static void take_buffers(xla_program *p, variant *v) {
+  for (int chip = 0; chip < p->memory->chips; chip++)
+    for (int i = 0; i < v->module.results; i++) {
+      int t = v->module.result[i].tensor;
+      if (p->graph->tensor[t].persistent) take_result(p, v, chip, i);
+      if (t != p->feeds) continue;
+      p->held[chip] = v->result[chip * v->module.results + i].buffer;
+      p->held_shape = rf_xla_shape_of(v->module.result[i].of);
+    }
+}
+
+static rf_status start(rf_program *program, const rf_run_inputs *inputs, rf_error *error) {
+  xla_program *p = (xla_program *)program;
+  flight *f = &p->flight[p->started % RF_STEPS_AHEAD];
+  variant *v = NULL;
+  if (rf_flag_is_set(inputs->stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+  RF_TRY(variant_for(p, inputs->rows, &v, error));
+  if (!inputs->follows) drop_held(p);
+  RF_TRY(give_inputs(p, v, f, inputs, error));
+  RF_TRY(place_flight(p, v, f, error));
+  leave_out(p, v, inputs->unread);
+  RF_TRY(prepare(p, v, error));
+  const rf_xla_call call = call_of(p, v);
+  rf_status status = rf_xla_launch(p->memory->device->client, &call, v->donated, error);
+  for (int chip = 0; chip < p->memory->chips && inputs->follows; chip++) p->held[chip] = 0;
+  for (int i = 0; i < v->module.arguments; i++)
+    if (v->module.argument[i].tensor == p->fed) v->donated[i] = false; /* only of steps that follow */
+  RF_TRY(status);
+  take_buffers(p, v);
+  f->variant = (int)(v - p->variant);
+  f->unread = inputs->unread;
+  p->started++;
+  return RAFTER_OK;
+}
+
+static rf_status finish(rf_program *program, rf_error *error) {
+  xla_program *p = (xla_program *)program;
+  const flight *f = &p->flight[p->finished++ % RF_STEPS_AHEAD];
+  const variant *v = &p->variant[f->variant];
+  RF_TRY(rf_xla_land(p->memory->device->client, error));
+  for (int i = 0; i < v->module.results; i++) {
+    int t = v->module.result[i].tensor;
+    if (p->graph->tensor[t].persistent || &p->graph->tensor[t] == f->unread) continue;
+    for (int chip = 0; chip < p->memory->chips; chip++)
+      if (chip == 0 || differs(&p->graph->tensor[t]))
+        memcpy(rf_xla_at(p->memory, at_chip(p, chip, p->offset[t])),
+               rf_xla_at(p->memory, flight_at(p, f, t, chip)),
+               (size_t)v->result[chip * v->module.results + i].bytes);
+  }
+  return RAFTER_OK;
+}
+
+/* A step can run ahead if another one can follow it, and if the host does nothing after it but read
+ * its outputs. */
+static bool runs_ahead(const xla_program *p) {
+  const rf_graph *graph = p->graph;
+  bool can = p->fed != RF_NONE && graph->accumulate == 1 && p->memory->device->device.hosts == 1;
+  for (int i = 0; i < graph->op_count; i++) can = can && graph->op[i].def->probe == RF_PROBE_NONE;
+  for (int t = 0; t < graph->tensor_count; t++)
+    can = can && !(graph->tensor[t].output && graph->tensor[t].dtype == RF_F64);
+  return can;
+}
+
+static rf_status open_ahead(xla_program *p, rf_error *error) {
+  const rf_graph *graph = p->graph;
+  size_t places = (size_t)graph->tensor_count + 1;
+  p->fed = p->feeds = RF_NONE;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    if (!graph->tensor[t].follows || p->offset[t] < 0) continue;
+    p->feeds = rf_graph_find(graph, graph->tensor[t].follows);
+    p->fed = p->feeds == RF_NONE ? RF_NONE : t;
+  }
+  if (!runs_ahead(p)) return RAFTER_OK;
+  p->held = calloc((size_t)p->memory->chips, sizeof *p->held);
+  bool good = p->held != NULL;
+  for (int i = 0; i < RF_STEPS_AHEAD; i++) {
+    p->flight[i].place = malloc(places * sizeof *p->flight[i].place);
+    good = good && p->flight[i].place;
+    if (p->flight[i].place) memset(p->flight[i].place, 0xff, places * sizeof *p->flight[i].place);
+  }
+  if (!good) return no_memory(error);
+  p->program.start = start;
+  p->program.finish = finish;
+  return RAFTER_OK;
+}
+
 static void release(rf_program *program) {
   xla_program *p = (xla_program *)program;
+  if (p->held) drop_held(p);
+  free(p->held);
+  for (int i = 0; i < RF_STEPS_AHEAD; i++) free(p->flight[i].place);
   for (int i = 0; i < p->variants; i++) {
     rf_xla_program_free(p->memory->device->client, p->variant[i].program);
     free_variant(&p->variant[i]);
@@ -389,7 +575,7 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
   size_t tensors = (size_t)graph->tensor_count + 1;
   xla_program *p = calloc(1, sizeof *p);
   if (!p) return no_memory(error);
-  *p = (xla_program){.program = {run, release, show},
+  *p = (xla_program){.program = {.run = run, .release = release, .show = show},
                      .memory = (rf_xla_memory *)source->memory,
                      .graph = graph,
                      .offset = calloc(tensors, sizeof *p->offset),
@@ -403,6 +589,7 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     for (int i = 0; i < graph->op_count; i++)
       if (graph->op[i].section > p->last) p->last = graph->op[i].section;
     status = reserve_stacks(p, error);
+    if (status == RAFTER_OK) status = open_ahead(p, error);
     p->inputs = rf_known_find(graph, p->offset, knows, chips);
   }
   /* Programs for generation are compiled later, when the number of rows and the facts about the
