@@ -199,7 +199,7 @@ typedef enum rafter_form {
  *   "without": any text that does not contain the given text, which has 1 to 64 bytes.
  *   "until": any text that ends with the given text, and does not contain it before the end.
  * "without" and "until" may have "begin". The first byte of the text after white space is then not
- * the byte of "begin". Forms with "without" or "until" also allow special tokens, which count as the
+ * the byte of "begin". Forms with "without" or "until" also allow special tokens. They count as the
  * text that spells them. */
 
 /* Makes a constraint, or returns an equal constraint that was made before. `text` is the schema,

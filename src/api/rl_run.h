@@ -16,13 +16,13 @@ typedef struct rf_rl_run {
   int64_t steps, first_step, saved; /* saved: optimizer step of the last checkpoint; -1: none */
   int64_t save_every, eval_every, show;
   int keep;
-  bool json, begun; /* begun: true if metrics.jsonl has lines of earlier steps */
-  bool evaluates;   /* true while an evaluation is in progress */
-  bool owes;        /* true if the last line of metrics.jsonl has no evaluation and no closing brace */
+  bool json, begun;    /* begun: true if metrics.jsonl has lines of earlier steps */
+  bool evaluates;      /* true while an evaluation is in progress */
+  bool owes;           /* true if the last line of metrics.jsonl has no evaluation and no closing brace */
   double eval_seconds; /* seconds of the longest evaluation */
   double save_seconds; /* seconds of the last checkpoint; before the first checkpoint, an estimate */
   double start, seconds_limit; /* seconds_limit: 0 means no limit */
-  double said, done_seconds; /* times for the progress line: of its latest update, and of finished steps */
+  double said, done_seconds;   /* times for the progress line: of its latest update, and of finished steps */
   rf_rl_report last;
   double eval_reward, best_reward; /* of evaluations; NaN: none */
 } rf_rl_run;
