@@ -427,6 +427,19 @@ static void plugins_run_ahead(void **state) {
   }
 }
 
+static void a_variable_makes_plugins_wait(void **state) {
+  (void)state;
+  setenv("FAKE_PLUGIN", "", 1);
+  for (int wait = 0; wait < 2; wait++) {
+    setenv("RAFTER_AHEAD", wait ? "0" : "1", 1);
+    rf_infer_settings s = with_plugin(RF_FAKE_PLUGIN, 1);
+    rf_generator *g = open_settings(&s);
+    assert_int_equal(rf_run_starts(g->run, g->first + RF_DECODE), !wait);
+    rf_generator_close(g);
+  }
+  unsetenv("RAFTER_AHEAD");
+}
+
 /* An execution fails, or ends the plugin, while another one runs. */
 static void plugins_fail_in_flight(void **state) {
   (void)state;
@@ -472,6 +485,7 @@ int main(void) {
       cmocka_unit_test(a_generator_can_close_in_flight),
 #ifdef RF_FAKE_PLUGIN
       cmocka_unit_test(plugins_run_ahead),
+      cmocka_unit_test(a_variable_makes_plugins_wait),
       cmocka_unit_test(plugins_fail_in_flight),
 #endif
   };
