@@ -419,14 +419,15 @@ until_step() {
 # A killed rank ends the run. It continues from its last checkpoint, and has the same bits as a run
 # that was not killed.
 case_killed() {
-  local steps=120 rank step pid code name=0
+  local steps=120 rank step pid code name=0 overlap
   local TRAIN=("$RAFTER" train "${TINY/width=32/width=192}" "${RUN[@]}") # slow enough to be killed
   local killed=("${TRAIN[@]}" --steps $steps --save-every 5 --mesh fsdp=2)
   for LIBRARY in "${LIBRARIES[@]}"; do
     status 0 ranks 2 "${killed[@]}" --out "whole-$LIBRARY" || return
     for rank in 0 1; do
-      name=$((name + 1)) step=$((RANDOM % 40 + 10)) code=0
-      begin "killed-$name" "${killed[@]}"
+      name=$((name + 1)) step=$((RANDOM % 40 + 10)) code=0 overlap=off
+      [ $rank = 0 ] || overlap=on # the rank dies while exchanges are under way
+      begin "killed-$name" "${killed[@]}" --overlap $overlap
       until_step "killed-$name" 1
       pid=$(process_of "killed-$name" $rank)
       until_step "killed-$name" "$step"
