@@ -112,7 +112,8 @@ static rf_op *move_policy_first(fuser *f, rf_op *loss, int dnll) {
 }
 
 /* Joins the op that computes the loss and the op that computes the loss's gradient. The joined op
- * takes the position of the loss. No backward op may be between the two ops. */
+ * takes the position of the loss, after a policy's loss that can move before it. No backward op may
+ * be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   int dnll = bwd->input[5];
@@ -124,9 +125,9 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   if (dnll != RF_NONE) {
     loss = move_policy_first(f, loss, dnll);
     if (!loss) return false;
-    loss->input[4] = dnll;
-    loss->input_count = 5;
   }
+  loss->input[4] = dnll;
+  loss->input_count = 5;
   int at = (int)(loss - f->graph->op);
   loss->def = &RF_OP_HEAD_LOSS_GRAD;
   loss->name = rf_graph_join(f->graph, bwd->name, "", "");
