@@ -47,16 +47,14 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
   return RAFTER_OK;
 }
 
-/* Whether the trainer's log-probabilities have the bits of the sampler's: in the only optimizer step
- * over the answers, on backends whose bits do not depend on the batch. A cache of another dtype or
- * of latent attention changes those of the sampler, and sums over chips may change those of both. */
+/* Returns true if the trainer and the sampler may compute log-probabilities with equal bits. This
+ * needs a single optimizer step over the answers, and a backend whose bits do not depend on the
+ * batch. A cache of latent attention changes the bits of the sampler. The builder of the graph also
+ * looks at the dtype of the cache and at the mesh, because --fit may still change them. */
 static bool is_on_policy(const rf_rl_shape *shape, const rf_settings *policy) {
   const rf_plan_options *plan = &policy->plan;
-  const rf_build_options *b = &plan->build;
-  const int copies = b->mesh.of[RF_AXIS_DATA] > 0 ? b->mesh.of[RF_AXIS_DATA] : 1;
   return shape->iterations == 1 && !plan->backend->compiles && !plan->backend->sheet &&
-         (!b->kv_dtype_set || b->kv_dtype == b->dtype) && policy->model.kv_rank == 0 &&
-         rf_mesh_chips(&b->mesh) == copies;
+         policy->model.kv_rank == 0;
 }
 
 rf_status rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settings *policy,

@@ -44,7 +44,7 @@ static rf_status simulate(const service *s, const rf_arrival *list, int64_t coun
         "--prefill-on needs a single copy of the model (--mesh: expected only tensor, got %lld copies)",
         (long long)s->copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
-  rf_infer_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
+  rf_infer_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan, .choice = g.choice};
   first.plan.build.seq = g.plan.build.seq;
   return rf_simulate_apart(&first, &g, s->link_bps, list, count, served, error);
 }

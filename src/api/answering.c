@@ -244,8 +244,7 @@ static int longest_first(const void *x, const void *y) {
 }
 
 static void sort_last(const rf_answering *a, rf_prompt **row, int64_t rows) {
-  const rf_plan *decode = a->generator->decode;
-  const int64_t slots = decode->options.build.microbatch * rf_generate_copies(decode);
+  const int64_t slots = a->generator->decode->options.build.microbatch; /* of all copies of the model */
   int64_t first = rows, begins = 0;
   for (int64_t left = SORTED * slots; first > 0 && left > 0;) left -= row[--first]->request.samples;
   for (int64_t left = slots; begins < rows && left > 0;) left -= row[begins++]->request.samples;

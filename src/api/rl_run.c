@@ -144,9 +144,10 @@ static void set_end(rf_rl_run *run) {
 }
 
 static rf_status save(rf_rl_run *run, rf_error *error) {
+  const int64_t before = run->saved;
   double began = rf_now_seconds();
   RF_TRY(rf_save_run(run->folder, run->sink, run->keep, &run->saved, error));
-  run->save_seconds = rf_now_seconds() - began;
+  if (run->saved != before) run->save_seconds = rf_now_seconds() - began;
   set_end(run);
   return RAFTER_OK;
 }
@@ -241,7 +242,8 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   uint32_t owes = run->owes; /* known only to host 0, because only host 0 has metrics.jsonl */
   *stopped = false;
   if (run->seconds_limit > 0)
-    RF_TRY(rf_checkpoint_foresee(run->rl->trainer, run->folder->out, &run->save_seconds, error));
+    RF_TRY(rf_checkpoint_foresee(run->rl->trainer, run->folder->out, run->seconds_limit / 2,
+                                 &run->save_seconds, error));
   set_end(run);
   RF_TRY(rf_run_agree(run->rl->run, &owes, error));
   if (owes) {

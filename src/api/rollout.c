@@ -147,10 +147,11 @@ static void say_end(const rf_answering *a, const char *path) {
 /* Only rank 0 reads the output file. So rank 0 sends the other ranks the number of answers in the
  * file. */
 static rf_status share_begin(rf_answering *a, rf_error *error) {
-  int64_t at[2] = {a->written, a->sample};
+  int64_t at[3] = {a->written, a->sample, a->sorts};
   RF_TRY(rf_link_share(rf_link_of_process(), at, sizeof at, error));
   a->written = at[0];
   a->sample = (int)at[1];
+  a->sorts = at[2]; /* only rank 0 knows the output, and all ranks need the same order */
   return RAFTER_OK;
 }
 
@@ -166,7 +167,9 @@ static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, 
   a->json = rf_options_flag(o, "json");
   a->echo = rf_options_flag(o, "echo");
   a->flushes = true;
-  a->sorts = a->appends = !rf_out_is_stream(path);
+  a->appends = !rf_out_is_stream(path);
+  /* With --max-seconds, answers that wait for a row before them would be lost at the end. */
+  a->sorts = a->appends && a->limit == 0;
   if (a->appends) RF_TRY(rf_rollout_open(a, o, path, rf_options_flag(o, "overwrite"), file, error));
   else RF_TRY(rf_out_open(path, 0, &a->out, error));
   RF_TRY(share_begin(a, error));

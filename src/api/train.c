@@ -243,7 +243,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   rf_trainer *r = t->trainer;
   double longest = 0;
   bool time_is_up = false;
-  if (log->seconds_limit > 0) RF_TRY(rf_checkpoint_foresee(r, t->out, &log->save_seconds, error));
+  if (log->seconds_limit > 0)
+    RF_TRY(rf_checkpoint_foresee(r, t->out, log->seconds_limit / 2, &log->save_seconds, error));
   if (t->preferences)
     RF_TRY(rf_begin_preferences(
         t, log->sink, log->val_every > 0 ? log->val_rows : 0,

@@ -50,17 +50,29 @@ typedef struct simulation {
   int32_t *tokens;
 } simulation;
 
-/* Seconds of a pass with one row for each answer. A pass with drafts gives `expected` tokens per
- * answer, so a token costs the seconds of the pass divided by `expected`. */
+/* Seconds to choose tokens from `rows` rows of logits. With `sampled`, the program chooses, and the
+ * price of the pass includes the time. */
+static double choice_seconds(const simulation *s, int64_t rows) {
+  const rf_infer_settings *settings = &s->g->settings;
+  if (!rows || !settings->choice || s->plan[RF_DECODE]->options.build.sampled) return 0;
+  return rf_pace_seconds(&s->plan[RF_DECODE]->machine, settings->choice, settings->model.vocab, rows);
+}
+
+/* Seconds of a pass with one row for each answer, and of the choice of tokens. A pass with drafts gives
+ * `expected` tokens per answer, so a token costs the seconds of the pass divided by `expected`. */
 static double decode_seconds(simulation *s, int count) {
   rf_pass_prices *prices = s->prices[RF_DECODE];
   rf_plan_totals plain = {0}, drafts = {0};
-  double seconds = rf_pass_price(prices, s->extent, count, &plain), shared = seconds;
+  double seconds = rf_pass_price(prices, s->extent, count, &plain) + choice_seconds(s, count);
+  double shared = seconds;
   double drafting = 0;
   for (int k = 0; s->drafter && k < s->drafted; k++)
     drafting += rf_pass_price(s->drafter, s->extent, count, &drafts);
   for (int i = 0; i < count; i++) s->extent[i].rows += s->drafted;
-  if (s->drafted) shared = (drafting + rf_pass_price(prices, s->extent, count, &drafts)) / s->expected;
+  if (s->drafted)
+    shared = (drafting + rf_pass_price(prices, s->extent, count, &drafts) +
+              choice_seconds(s, count * (1 + (int64_t)s->drafted))) /
+             s->expected;
   rf_speculation_useful(&drafts, &plain, s->expected);
   rf_plan_totals_add(&s->total, shared < seconds ? &drafts : &plain, shared < seconds ? 1 / s->expected : 1);
   return shared < seconds ? shared : seconds;
@@ -68,7 +80,6 @@ static double decode_seconds(simulation *s, int count) {
 
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   simulation *s = self;
-  const rf_infer_settings *settings = &s->g->settings;
   bool remote = s->remote_prefill;
   int64_t rows = 0;
   (void)error;
@@ -76,12 +87,10 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
     s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
     rows += part[i].wanted;
   }
-  if (rows && settings->choice)
-    s->seconds +=
-        rf_pace_seconds(&s->plan[RF_DECODE]->machine, settings->choice, settings->model.vocab, rows);
   s->seconds += plan == RF_DECODE
                     ? decode_seconds(s, count)
-                    : rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
+                    : choice_seconds(s, rows) +
+                          rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
   return RAFTER_OK;
 }
 

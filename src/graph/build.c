@@ -425,6 +425,10 @@ static int objective_loss(builder *b, int nll) {
                    RF_IDS(RF_WANTED, gradient, row_tensor(b, "margins", false)), &attr);
   }
   rf_attr attr = {.policy = o->policy};
+  /* A cache of another dtype changes the sampler's bits. Sums over chips may change the bits of sampler
+   * and trainer. */
+  attr.policy.on_policy &= (!o->kv_dtype_set || o->kv_dtype == o->dtype) &&
+                           rf_mesh_chips(&o->mesh) == rf_mesh_extent(&o->mesh, RF_AXIS_DATA);
   int old = row_tensor(b, "old_logprobs", true), advantages = row_tensor(b, "advantages", true);
   return emit_to(b, &RF_OP_POLICY_LOSS, "loss/policy",
                  RF_IDS(nll, b->labels, b->segments, old, advantages, weights, reference),

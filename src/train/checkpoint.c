@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,16 +258,20 @@ static int64_t saved_bytes(const rf_trainer *t) {
  * is written, so a killed process leaves nothing. */
 static rf_status time_file(const char *folder, int64_t bytes, double *seconds, rf_error *error) {
   enum { BLOCK = 1 << 16 };
-  static unsigned char block[BLOCK];
+  static uint64_t block[BLOCK / 8];
   char path[PATH_BYTES + 32];
+  uint64_t random = 1;
   double began = rf_now_seconds();
   snprintf(path, sizeof path, "%s/speed.XXXXXX", folder);
   int file = mkstemp(path);
   bool good = file >= 0 && !unlink(path);
   for (int64_t at = 0, n; at < bytes && good; at += n) {
     n = bytes - at < BLOCK ? bytes - at : BLOCK;
-    for (int i = 0; i < BLOCK; i += 8) block[i] = (unsigned char)(at / BLOCK + i * 37); /* hard to compress */
-    good = write(file, block, (size_t)n) == n;
+    for (int i = 0; i < BLOCK / 8; i++) /* numbers that a file system cannot compress */
+      block[i] = random = random * 6364136223846793005u + 1442695040888963407u;
+    ssize_t done = write(file, block, (size_t)n);
+    good = done == n;
+    if (done >= 0 && !good) errno = ENOSPC;
   }
   good = good && (!fsync(file) || errno == EINVAL);
   int why = errno;
@@ -277,7 +282,8 @@ static rf_status time_file(const char *folder, int64_t bytes, double *seconds, r
                         "cannot write a file in %s (%s)", folder, strerror(why));
 }
 
-rf_status rf_checkpoint_foresee(rf_trainer *t, const char *folder, double *seconds, rf_error *error) {
+rf_status rf_checkpoint_foresee(rf_trainer *t, const char *folder, double most, double *seconds,
+                                rf_error *error) {
   /* SYNCS: how often the end of a run waits for the disk: for each file and for its folder */
   enum { SMALL_BYTES = 4096, LARGE_BYTES = 8 << 20, SYNCS = 16 };
   rf_status status = RAFTER_OK;
@@ -288,7 +294,7 @@ rf_status rf_checkpoint_foresee(rf_trainer *t, const char *folder, double *secon
     status = time_file(folder, SMALL_BYTES, &small, error);
     if (status == RAFTER_OK && probe > SMALL_BYTES) status = time_file(folder, probe, &large, error);
     double more = large > small ? large - small : 0; /* beyond the wait for the disk */
-    *seconds = SYNCS * small + (probe > 0 ? more * (double)bytes / (double)probe : 0);
+    *seconds = fmin(SYNCS * small + (probe > 0 ? more * (double)bytes / (double)probe : 0), most);
   }
   RF_TRY(rf_run_settle(t->run, status, error));
   return rf_run_share(t->run, seconds, sizeof *seconds, error);

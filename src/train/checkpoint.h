@@ -18,10 +18,11 @@
  * writes all files. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Estimates the seconds of a checkpoint in `folder` before one was measured. The estimate follows
- * from the checkpoint's bytes and from the time in which a small file reaches the disk. With several
- * hosts, all hosts call this function and get the estimate of host 0. RAFTER_FAILED: host 0 cannot
- * write to `folder`. */
-rf_status rf_checkpoint_foresee(rf_trainer *trainer, const char *folder, double *seconds, rf_error *error);
+ * from the checkpoint's bytes and from the time in which small files reach the disk. It is at most
+ * `most` seconds. With several hosts, all hosts call this function and get the estimate of host 0.
+ * RAFTER_FAILED: host 0 cannot write to `folder`. */
+rf_status rf_checkpoint_foresee(rf_trainer *trainer, const char *folder, double most, double *seconds,
+                                rf_error *error);
 /* Checks, before the first step, that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);

@@ -1,6 +1,7 @@
 /* policy.c - losses of sequences of tokens. policy_loss is the loss of a policy in reinforcement
- * learning. pair_loss is the loss of pairs of answers of which people prefer one. Both ops read the
- * nll of each token and write its gradient dnll, with which head_loss_bwd continues.
+ * learning. pair_loss is the loss of pairs of answers of which people prefer one. Both ops
+ * write the gradient dnll of the nll of each token, and the head's backward pass reads dnll. The
+ * ops read the nll, except policy_loss with `on_policy`, which reads `old` in its place.
  *
  * Sources. Clipped ratio: Schulman et al. 2017 (PPO, arXiv:1707.06347). Separate bounds: Yu et al.
  * 2025 (DAPO, arXiv:2503.14476). KL estimate k3 as part of the loss: Schulman 2020 ("Approximating
