@@ -26,7 +26,8 @@ for i in range(11):
     if i % 5 == 3: row["stop"] = ["a", "e"]
     prompts.append(row)
 lines("prompts.jsonl", prompts)
-lines("many.jsonl", [{"id": i, "prompt": "of the " * (1 + i % 4), "max_tokens": 40 - 9 * (7 * i % 4)} for i in range(20)])
+lines("many.jsonl", [
+    {"id": i, "prompt": "of the " * (1 + i % 4), "max_tokens": 40 - 9 * (7 * i % 4)} for i in range(20)])
 def ids(i): return [(7 * i + 3 * t) % 256 for t in range(2 + 5 * i % 29)]
 lines("texts.jsonl", [{"id": i, "tokens": ids(i)} for i in range(23)])
 lines("rl.jsonl", [{"prompt": "count " + "a" * (i % 4), "answer": str(i)} for i in range(10)])
