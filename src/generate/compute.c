@@ -155,10 +155,12 @@ static rf_status stops(const compute *c, const volatile int **during, rf_error *
   return flags ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal") : RAFTER_OK;
 }
 
+/* With --trace, all passes wait. Otherwise a selected step would not contain the start of its own
+ * pass. */
 static bool starts(const void *self, const rf_forward_part *part, int count) {
   const compute *c = self;
   const struct inputs *io = &c->io[RF_DECODE];
-  return c->feeds && !c->g->shares && !rf_lanes_on && c->moved == RAFTER_OK &&
+  return c->feeds && !c->g->shares && !rf_record_lanes && c->moved == RAFTER_OK &&
          rf_run_starts(c->g->run, c->g->first + RF_DECODE) && program_chooses(io, part, count);
 }
 

@@ -107,4 +107,20 @@ case_mesh() {
   [ "$(ask mesh/report.json 'd["walks"][0]["timed"]')" = 1 ] || fail 'no times of ops on a mesh'
 }
 
+# With --trace, no pass runs ahead, so a single selected step contains its own pass.
+case_generate() {
+  status 0 "$RAFTER" generate "$TINY" --backend xla --plugin "$PLUGIN" --prompt abc --max-tokens 12 \
+    --temperature 0 --ignore-eos --trace steps=7 --out answers || return
+  "${CHECK[@]}" answers >checked 2>&1 || fail "$(cat checked)"
+  says 'steps \[7\]' checked
+  python3 - "$HERE" <<'PY' || fail 'the selected step is empty'
+import sys
+sys.path.insert(0, sys.argv[1])
+import trace_events
+header, columns = trace_events.columns_of("answers/trace.bin")
+kinds = header["kinds"]
+assert any(kinds[kind] == "op" for kind in columns["kind"])
+PY
+}
+
 cases "$@"
