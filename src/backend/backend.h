@@ -193,12 +193,12 @@ struct rf_program {
   /* Called after the section END: copies the outputs of a microbatch to the output tensors of the
    * graph. NULL: the output tensors are complete after each section MICRO. */
   void (*show)(rf_program *program, int micro);
-  /* `start` runs all sections of a step once, and returns before the device is done. It takes the
-   * inputs now, so the caller may write the next ones. `finish` waits for the oldest step that was
-   * started, and puts its outputs where the graph has them, except inputs->unread. At most
-   * RF_STEPS_AHEAD steps are started and not finished. The device computes them, and what `run`,
-   * uploads and downloads ask for after `start`, in the order of the calls. After a failure, nothing
-   * is started any more. Both are NULL: the program cannot run ahead of its caller. */
+  /* `start` runs all sections of a step once, and returns before the device is done. It copies the
+   * inputs. `finish` waits for the oldest step, and puts its outputs where the graph has them,
+   * except inputs->unread. At most RF_STEPS_AHEAD steps are started and not finished. The device
+   * computes them, and what `run`, uploads and downloads ask for after `start`, in the order of the
+   * calls. A failed `start` starts nothing, and earlier steps stay. After a failed `finish`, no
+   * step is in progress. Both are NULL: the program cannot run ahead of its caller. */
   rf_status (*start)(rf_program *program, const rf_run_inputs *inputs, rf_error *error);
   rf_status (*finish)(rf_program *program, rf_error *error);
 };

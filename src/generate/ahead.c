@@ -65,11 +65,27 @@ bool rf_ahead_follows(const rf_generator *g) {
   return true;
 }
 
+void rf_ahead_abandon(rf_batch *b) {
+  rf_error unused = {0};
+  if (!b->flights) return;
+  for (int k = 0; k < b->flights; k++) {
+    rf_flight *f = &b->flight[k];
+    (void)b->engine.finish(b->engine.self, f->part, f->parts, f->began, &unused);
+  }
+  b->flights = 0;
+  for (int i = 0; i < b->slots; i++)
+    if (b->slot[i].to) rf_ahead_leave(b, &b->slot[i]);
+}
+
 rf_status rf_ahead_start(rf_generator *g, bool follows, rf_error *error) {
   rf_batch *b = g->batch;
   rf_flight *f = &b->flight[b->flights];
-  RF_TRY(rf_extend_all(b, b->part, b->parts, error));
-  RF_TRY(b->engine.start(b->engine.self, b->part, b->parts, follows, error));
+  rf_status status = rf_extend_all(b, b->part, b->parts, error);
+  if (status == RAFTER_OK) status = b->engine.start(b->engine.self, b->part, b->parts, follows, error);
+  if (status != RAFTER_OK) {
+    rf_ahead_abandon(b);
+    return status;
+  }
   memcpy(f->part, b->part, (size_t)b->parts * sizeof *f->part);
   memcpy(f->order, b->order, (size_t)b->parts * sizeof *f->order);
   f->parts = b->parts;
@@ -86,13 +102,6 @@ rf_status rf_ahead_start(rf_generator *g, bool follows, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Nothing can be computed after a failure. */
-static void forget(rf_batch *b) {
-  b->flights = 0;
-  for (int i = 0; i < b->slots; i++)
-    if (b->slot[i].to) rf_ahead_leave(b, &b->slot[i]);
-}
-
 rf_status rf_ahead_finish(rf_generator *g, double *seconds, rf_error *error) {
   rf_batch *b = g->batch;
   rf_flight done = b->flight[0];
@@ -101,7 +110,7 @@ rf_status rf_ahead_finish(rf_generator *g, double *seconds, rf_error *error) {
   *seconds = now - done.began;
   b->parts = 0;
   if (status != RAFTER_OK) {
-    forget(b);
+    rf_ahead_abandon(b);
     return status;
   }
   for (int i = 0; i < done.parts; i++) {

@@ -79,6 +79,7 @@ static void free_list(rf_pending *list) {
 void rf_batch_close(rf_generator *g) {
   rf_batch *b = g->batch;
   if (!b) return;
+  rf_ahead_abandon(b); /* the run may go on without this generator */
   if (b->engine.close) b->engine.close(b->engine.self);
   rf_budget_close(b->budget);
   free_list(b->first);

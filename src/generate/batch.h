@@ -55,7 +55,9 @@ typedef struct rf_engine {
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
                       rf_error *error);
   /* `starts`: true if a pass of these parts can run ahead. Then `start` returns before the pass is
-   * done. `finish` waits for the oldest started pass, and sets the outputs of its parts. `follows`:
+   * done. `finish` waits for the oldest started pass, and sets the outputs of its parts. A failed `start`
+   * starts nothing, and earlier passes stay. After a failed `finish`, `finish` for a later pass fails
+   * too. `follows`:
    * the parts are those of the last started pass, and the device takes the tokens that this pass
    * chooses. At most RF_STEPS_AHEAD passes are started and not finished. `began`: time at which the
    * device could begin the pass, in rf_now_seconds. NULL: passes cannot run ahead. */
@@ -201,6 +203,9 @@ rf_status rf_ahead_start(rf_generator *generator, bool follows, rf_error *error)
 /* Waits for the oldest pass, and sets *seconds to its duration. Then batch->part has the parts of
  * this pass, without answers that have ended. */
 rf_status rf_ahead_finish(rf_generator *generator, double *seconds, rf_error *error);
+/* Waits for the passes that run ahead, and forgets their tokens. Called after a failure and before
+ * the engine closes. A later step computes these tokens again. */
+void rf_ahead_abandon(rf_batch *batch);
 /* Drops the tokens of passes that run ahead. Called before the pages of an answer are released. */
 void rf_ahead_leave(rf_batch *batch, rf_slot *answer);
 /* Waits for the passes that run ahead if none of their answers is left. */

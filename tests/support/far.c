@@ -145,15 +145,18 @@ static rf_status start(rf_program *program, const rf_run_inputs *inputs, rf_erro
   for (int s = 0; s < RF_SECTIONS && status == RAFTER_OK; s++)
     status = p->kernels->run(p->kernels, (rf_section)s, inputs, error);
   p->unread[p->started % RF_STEPS_AHEAD] = inputs->unread;
-  each_output(p, p->started++, true);
+  if (status == RAFTER_OK) each_output(p, p->started++, true);
   leave(m);
   return status;
 }
 
 static rf_status finish(rf_program *program, rf_error *error) {
   far_program *p = (far_program *)program;
-  if (++calls == failing) return RF_FAIL(error, RAFTER_FAILED, NULL, "the far device is gone");
-  if (p->finished == p->started) return RF_FAIL(error, RAFTER_FAILED, NULL, "no step was started");
+  if (p->finished == p->started) return RF_FAIL(error, RAFTER_FAILED, NULL, "no step is in progress");
+  if (++calls == failing) {
+    p->finished = p->started;
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the far device is gone");
+  }
   far_memory *m = enter(&p->memory->memory);
   each_output(p, p->finished++, false);
   return leave(m);

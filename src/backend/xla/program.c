@@ -487,11 +487,21 @@ static rf_status start(rf_program *program, const rf_run_inputs *inputs, rf_erro
   return RAFTER_OK;
 }
 
+/* Ends the steps after one that failed. These steps have read its results. */
+static void land_rest(xla_program *p) {
+  rf_error unused = {0};
+  for (; p->finished < p->started; p->finished++) (void)rf_xla_land(p->memory->device->client, &unused);
+  drop_held(p);
+}
+
 static rf_status finish(rf_program *program, rf_error *error) {
   xla_program *p = (xla_program *)program;
+  if (p->finished == p->started) return RF_FAIL(error, RAFTER_FAILED, NULL, "no step is in progress");
   const flight *f = &p->flight[p->finished++ % RF_STEPS_AHEAD];
   const variant *v = &p->variant[f->variant];
-  RF_TRY(rf_xla_land(p->memory->device->client, error));
+  rf_status status = rf_xla_land(p->memory->device->client, error);
+  if (status != RAFTER_OK) land_rest(p);
+  RF_TRY(status);
   for (int i = 0; i < v->module.results; i++) {
     int t = v->module.result[i].tensor;
     if (p->graph->tensor[t].persistent || &p->graph->tensor[t] == f->unread) continue;

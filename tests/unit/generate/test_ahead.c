@@ -318,9 +318,18 @@ static void answers_can_be_cancelled_in_flight(void **state) {
   rf_generator_close(g);
 }
 
-/* The device fails at each of its calls in turn. */
+/* The device fails once, at each of its calls in turn. Then no pass is in progress, and the next
+ * steps give the tokens of a device that never fails. */
 static void failures_in_flight_are_reported(void **state) {
   (void)state;
+  answer whole[2] = {0};
+  rf_generator *good = open_or_fail(MODEL, 2);
+  for (int i = 0; i < 2; i++) {
+    rf_request r = request_of(&whole[i], i ? 8 : 30);
+    submit(good, &r);
+  }
+  run_all(good, NULL);
+  rf_generator_close(good);
   for (int call = 1; call <= 24; call++) {
     answer a[2] = {0};
     const rf_event *event;
@@ -329,19 +338,53 @@ static void failures_in_flight_are_reported(void **state) {
     rf_status status = RAFTER_OK;
     rf_generator *g = open_or_fail(MODEL, 2);
     rf_request r = request_of(&a[0], 30);
-    int64_t id[2];
-    id[0] = submit(g, &r);
+    submit(g, &r);
     r = request_of(&a[1], 8);
-    id[1] = submit(g, &r);
+    submit(g, &r);
     far_fail_at(call);
-    while (status == RAFTER_OK && rf_generator_busy(g)) status = rf_generator_step(g, &event, &count, &error);
+    while (rf_generator_busy(g)) {
+      status = rf_generator_step(g, &event, &count, &error);
+      if (status != RAFTER_OK) break;
+      for (int i = 0; i < count; i++) take(event[i].owner, &event[i]);
+    }
     assert_int_equal(status, RAFTER_FAILED);
     assert_string_equal(error.message, "the far device is gone");
-    for (int i = 0; i < 2; i++) rf_generator_cancel(g, id[i], -1);
+    assert_int_equal(g->batch->flights, 0);
     check_pages(g);
     far_fail_at(0);
+    run_all(g, NULL);
+    expect_equal(a, whole, 2);
     rf_generator_close(g);
   }
+}
+
+/* A generator on the run of another one closes in flight. The run has no pass in progress then. */
+static void a_run_goes_on_after_its_generator(void **state) {
+  (void)state;
+  answer a = {0}, b = {0};
+  const rf_event *event;
+  int count;
+  rf_error error = {0};
+  rf_infer_settings s = settings_of(MODEL, 1, &far);
+  rf_generator *owner = open_settings(&s), *g = NULL;
+  rf_request r = request_of(&a, 30);
+  submit(owner, &r);
+  run_all(owner, NULL);
+  for (int turn = 0; turn < 3; turn++) {
+    assert_int_equal(
+        rf_generator_bind(&s, owner->run, owner->first, owner->prefill, owner->decode, &g, &error),
+        RAFTER_OK);
+    b = (answer){0};
+    r = request_of(&b, 30);
+    submit(g, &r);
+    for (int i = 0; i < 4 && turn < 2; i++)
+      assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
+    if (turn < 2) assert_int_equal(g->batch->flights, 1);
+    else run_all(g, NULL);
+    rf_generator_close(g);
+  }
+  expect_equal(&a, &b, 1);
+  rf_generator_close(owner);
 }
 
 /* A failure of a pass that nobody waits for any more is the error of the next step. */
@@ -440,6 +483,16 @@ static void a_variable_makes_plugins_wait(void **state) {
   unsetenv("RAFTER_AHEAD");
 }
 
+/* Later steps start and end, because the child has no execution of the failed step any more. */
+static void goes_on(rf_generator *g) {
+  const rf_event *event;
+  int count;
+  rf_error error = {0};
+  assert_int_equal(g->batch->flights, 0);
+  for (int i = 0; i < 6; i++)
+    if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
+}
+
 /* An execution fails, or ends the plugin, while another one runs. */
 static void plugins_fail_in_flight(void **state) {
   (void)state;
@@ -464,6 +517,7 @@ static void plugins_fail_in_flight(void **state) {
         status = rf_generator_step(g, &event, &count, &error);
       assert_int_equal(status, RAFTER_FAILED);
       if (!strstr(error.message, SAYS[fault])) fail_msg("%s", error.message);
+      if (fault == 0 && rf_generator_counts(g).passes) goes_on(g);
       rf_generator_cancel(g, id, -1);
       rf_generator_close(g);
     }
@@ -480,6 +534,7 @@ int main(void) {
       cmocka_unit_test(a_stop_leaves_the_cache_as_it_was),
       cmocka_unit_test(answers_can_be_cancelled_in_flight),
       cmocka_unit_test(failures_in_flight_are_reported),
+      cmocka_unit_test(a_run_goes_on_after_its_generator),
       cmocka_unit_test(a_failure_after_a_cancellation_is_reported),
       cmocka_unit_test(passes_wait_where_the_host_chooses),
       cmocka_unit_test(a_generator_can_close_in_flight),
