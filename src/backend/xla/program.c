@@ -409,7 +409,6 @@ static rf_status give_inputs(xla_program *p, variant *v, flight *f, const rf_run
     int t = v->module.argument[i].tensor, place = t == RF_NONE ? p->graph->tensor_count : t;
     bool follows = inputs->follows && t != RF_NONE && t == p->fed;
     if (t != RF_NONE && p->graph->tensor[t].persistent) continue;
-    if (t != RF_NONE && t == p->fed) v->donated[i] = follows;
     RF_TRY(reserve_flight(p, f, place, error));
     for (int chip = 0; chip < p->memory->chips; chip++) {
       rf_xla_argument *a = &v->argument[chip * count + i];
@@ -425,6 +424,15 @@ static rf_status give_inputs(xla_program *p, variant *v, flight *f, const rf_run
     }
   }
   return RAFTER_OK;
+}
+
+/* Sets whether the program takes the buffer of the input that follows. Only launches of steps that
+ * follow do this. */
+static void donate_fed(const xla_program *p, variant *v, bool donated) {
+  for (int i = 0; i < v->module.arguments; i++) {
+    int t = v->module.argument[i].tensor;
+    if (t != RF_NONE && t == p->fed) v->donated[i] = donated;
+  }
 }
 
 /* Sends the results to the places of the flight, and keeps the output that the next step may read. */
@@ -475,10 +483,10 @@ static rf_status start(rf_program *program, const rf_run_inputs *inputs, rf_erro
   leave_out(p, v, inputs->unread);
   RF_TRY(prepare(p, v, error));
   const rf_xla_call call = call_of(p, v);
+  donate_fed(p, v, inputs->follows);
   rf_status status = rf_xla_launch(p->memory->device->client, &call, v->donated, error);
+  donate_fed(p, v, false);
   for (int chip = 0; chip < p->memory->chips && inputs->follows; chip++) p->held[chip] = 0;
-  for (int i = 0; i < v->module.arguments; i++)
-    if (v->module.argument[i].tensor == p->fed) v->donated[i] = false; /* only of steps that follow */
   RF_TRY(status);
   take_buffers(p, v);
   f->variant = (int)(v - p->variant);
