@@ -166,6 +166,16 @@ static bool copy_results(execution *e, const host *h, host_fault *fault) {
   return true;
 }
 
+/* Frees the results that nobody copies or names, so that two executions do not have them at once. A
+ * plugin keeps the memory of such a buffer until the execution no longer writes to it. */
+static void drop_results(execution *e, const host *h) {
+  for (size_t i = 0; i < e->results; i++) {
+    if (e->wanted[i].at >= 0 || e->wanted[i].keep) continue;
+    host_destroy(h, PJRT_BUFFER_DESTROY, e->result[i]);
+    e->result[i] = NULL;
+  }
+}
+
 /* Waits for all events, even after a failure, because the plugin may still write to shared
  * memory. */
 static bool await_all(const host *h, void **event, size_t events, bool good, host_fault *fault) {
@@ -234,6 +244,7 @@ static execution *begin(host *h, const char *body, size_t bytes, host_fault *fau
   for (size_t i = 0; i < e->arguments; i++)
     if (e->donated[i % e->head.arguments] && e->id[i])
       e->donation[i] = host_table_take(&h->buffers, e->id[i]);
+  if (good) drop_results(e, h);
   if (good && copy_results(e, h, fault)) return e;
   await_all(h, e->event, e->head.devices, false, fault);
   await_all(h, e->copied, e->results, false, fault);

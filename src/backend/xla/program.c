@@ -435,16 +435,19 @@ static void donate_fed(const xla_program *p, variant *v, bool donated) {
   }
 }
 
-/* Sends the results to the places of the flight, and keeps the output that the next step may read. */
-static rf_status place_flight(xla_program *p, variant *v, flight *f, rf_error *error) {
+/* Sends the results to the places of the flight, and keeps the output that the next step may read.
+ * Results that nobody copies need no place. */
+static rf_status place_flight(xla_program *p, variant *v, flight *f, const rf_tensor *unread,
+                              rf_error *error) {
   int count = v->module.results;
   place_results(p, v);
+  leave_out(p, v, unread);
   for (int i = 0; i < count; i++) {
     int t = v->module.result[i].tensor;
     if (p->graph->tensor[t].persistent) continue;
-    RF_TRY(reserve_flight(p, f, t, error));
     for (int chip = 0; chip < p->memory->chips; chip++) {
       rf_xla_result *r = &v->result[chip * count + i];
+      if (r->at >= 0) RF_TRY(reserve_flight(p, f, t, error));
       if (r->at >= 0) r->at = flight_at(p, f, t, chip);
       r->keep = t == p->feeds;
     }
@@ -479,8 +482,7 @@ static rf_status start(rf_program *program, const rf_run_inputs *inputs, rf_erro
   RF_TRY(variant_for(p, inputs->rows, &v, error));
   if (!inputs->follows) drop_held(p);
   RF_TRY(give_inputs(p, v, f, inputs, error));
-  RF_TRY(place_flight(p, v, f, error));
-  leave_out(p, v, inputs->unread);
+  RF_TRY(place_flight(p, v, f, inputs->unread, error));
   RF_TRY(prepare(p, v, error));
   const rf_xla_call call = call_of(p, v);
   donate_fed(p, v, inputs->follows);

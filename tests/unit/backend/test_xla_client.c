@@ -492,6 +492,27 @@ static void launches_run_ahead(void **state) {
   rf_xla_close(client);
 }
 
+/* A result that nobody copies or names is free before its execution ends. */
+static void unwanted_results_are_free_in_flight(void **state) {
+  (void)state;
+  rf_xla_shared shared;
+  rf_xla_client *client = open_fake("");
+  GOOD(rf_xla_share(client, 4096, &shared, &fault));
+  rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
+  rf_xla_result result = {.at = -1, .bytes = 16};
+  rf_xla_call call = {compiled(client, "good", 1), 1, 1, 1, &argument, &result, &shared};
+  GOOD(rf_xla_launch(client, &call, NULL, &fault));
+  assert_int_equal(living(client, &shared), 1); /* the array that the program keeps */
+  GOOD(rf_xla_land(client, &fault));
+  result.at = 64;
+  GOOD(rf_xla_launch(client, &call, NULL, &fault));
+  assert_int_equal(living(client, &shared), 2); /* also the result that is copied */
+  GOOD(rf_xla_land(client, &fault));
+  assert_int_equal(living(client, &shared), 1);
+  rf_xla_unshare(client, &shared);
+  rf_xla_close(client);
+}
+
 /* Failures that show only when the host waits, of the first or the second of two programs. */
 static void faults_in_flight_are_reported(void **state) {
   (void)state;
@@ -946,6 +967,7 @@ int main(void) {
       cmocka_unit_test(the_oldest_files_are_removed),
       cmocka_unit_test(buffers_are_copied_and_freed),
       cmocka_unit_test(launches_run_ahead),
+      cmocka_unit_test(unwanted_results_are_free_in_flight),
       cmocka_unit_test(faults_in_flight_are_reported),
       cmocka_unit_test(a_child_killed_in_flight_is_reported),
       cmocka_unit_test(faults_at_execution_are_reported),
