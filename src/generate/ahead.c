@@ -147,3 +147,10 @@ void rf_ahead_settle(rf_generator *g) {
     b->lost_error = error;
   }
 }
+
+rf_status rf_ahead_settled(rf_generator *g, rf_error *error) {
+  const rf_batch *b = g->batch;
+  rf_ahead_settle(g);
+  if (b->lost != RAFTER_OK && error) *error = b->lost_error;
+  return b->lost;
+}

@@ -288,7 +288,6 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   }
   rf_skip_cancelled(p);
   if (p->started == p->of.samples) rf_unpin(g, p);
-  rf_ahead_settle(g);
 }
 
 void rf_drop_sequence(rf_batch *b, rf_cached_seq *c) {
@@ -598,8 +597,7 @@ static rf_status step_ahead(rf_generator *g, rf_batch *b, rf_error *error) {
 }
 
 static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
-  if (b->lost != RAFTER_OK && error) *error = b->lost_error;
-  RF_TRY(b->lost);
+  RF_TRY(rf_ahead_settled(g, error));
   RF_TRY(rf_generator_refresh(g, error));
   report_cancelled(g, b);
   if (!b->first) return RAFTER_OK;

@@ -156,7 +156,7 @@ typedef struct rf_batch {
   rf_promise promise;               /* Promise to the first waiting answer. */
   rf_flight flight[RF_STEPS_AHEAD]; /* Passes that run ahead, the oldest first. See ahead.c. */
   int flights;
-  /* Status of the first failed pass for which no answer waited. The next step returns this status. */
+  /* Status of the first failed pass for which no answer waited. All later steps return this status. */
   rf_status lost;
   rf_error lost_error;
   rf_generate_counts counts;
@@ -208,8 +208,11 @@ rf_status rf_ahead_finish(rf_generator *generator, double *seconds, rf_error *er
 void rf_ahead_abandon(rf_batch *batch);
 /* Drops the tokens of passes that run ahead. Called before the pages of an answer are released. */
 void rf_ahead_leave(rf_batch *batch, rf_slot *answer);
-/* Waits for the passes that run ahead if none of their answers is left. */
+/* Waits for the passes that run ahead if none of their answers is left. A cancellation does not call
+ * this function, because the caller of a cancellation must not wait for the device. */
 void rf_ahead_settle(rf_generator *generator);
+/* Does the same before a step, and returns batch->lost. */
+rf_status rf_ahead_settled(rf_generator *generator, rf_error *error);
 
 /* Prepares the cache for a pass. rf_forward calls this function itself. */
 rf_status rf_extend_all(rf_batch *batch, rf_forward_part *part, int count, rf_error *error);

@@ -199,6 +199,7 @@ rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error
 float rf_generator_logprob(const rf_generator *g, int32_t id) { return g->logits[id] - g->lse; }
 
 void rf_generator_reset(rf_generator *g) {
+  rf_ahead_settle(g);
   rf_sequence_release(&g->batch->pages, &g->batch->hand);
   rf_batch_forget(g);
   g->length = 0;
@@ -226,6 +227,7 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
                    "the context is full (expected at most %lld tokens, got %lld)", (long long)context,
                    (long long)(g->length + count));
   RF_TRY(rf_check_ids(tokens, count, g->settings.model.vocab, "prompt", error));
+  RF_TRY(rf_ahead_settled(g, error));
   RF_TRY(rf_generator_refresh(g, error));
   rf_batch_forget(g);
   for (int64_t at = 0; at < count; at += chunk) {
