@@ -70,7 +70,7 @@ void rf_ahead_abandon(rf_batch *b) {
   if (!b->flights) return;
   for (int k = 0; k < b->flights; k++) {
     rf_flight *f = &b->flight[k];
-    (void)b->engine.finish(b->engine.self, f->part, f->parts, f->began, &unused);
+    (void)b->engine.finish(b->engine.self, f->part, f->parts, &f->seconds, &unused);
   }
   b->flights = 0;
   for (int i = 0; i < b->slots; i++)
@@ -81,6 +81,7 @@ rf_status rf_ahead_start(rf_generator *g, bool follows, rf_error *error) {
   rf_batch *b = g->batch;
   rf_flight *f = &b->flight[b->flights];
   rf_status status = rf_extend_all(b, b->part, b->parts, error);
+  double began = rf_now_seconds();
   if (status == RAFTER_OK) status = b->engine.start(b->engine.self, b->part, b->parts, follows, error);
   if (status != RAFTER_OK) {
     rf_ahead_abandon(b);
@@ -89,7 +90,8 @@ rf_status rf_ahead_start(rf_generator *g, bool follows, rf_error *error) {
   memcpy(f->part, b->part, (size_t)b->parts * sizeof *f->part);
   memcpy(f->order, b->order, (size_t)b->parts * sizeof *f->order);
   f->parts = b->parts;
-  f->began = rf_now_seconds();
+  f->seconds = rf_now_seconds() - began;
+  if (b->budget) f->expected = rf_budget_expect(b->budget, 0);
   for (int i = 0; i < b->parts; i++) {
     rf_slot *a = &b->slot[b->order[i]];
     rf_sequence *s = b->part[i].sequence;
@@ -102,12 +104,10 @@ rf_status rf_ahead_start(rf_generator *g, bool follows, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_ahead_finish(rf_generator *g, double *seconds, rf_error *error) {
+rf_status rf_ahead_finish(rf_generator *g, rf_error *error) {
   rf_batch *b = g->batch;
   rf_flight done = b->flight[0];
-  rf_status status = b->engine.finish(b->engine.self, done.part, done.parts, done.began, error);
-  double now = rf_now_seconds();
-  *seconds = now - done.began;
+  rf_status status = b->engine.finish(b->engine.self, done.part, done.parts, &done.seconds, error);
   b->parts = 0;
   if (status != RAFTER_OK) {
     rf_ahead_abandon(b);
@@ -119,11 +119,9 @@ rf_status rf_ahead_finish(rf_generator *g, double *seconds, rf_error *error) {
     b->order[b->parts++] = done.order[i];
     b->slot[done.order[i]].flying--;
   }
-  for (int i = 1; i < b->flights; i++) {
-    b->flight[i - 1] = b->flight[i];
-    b->flight[i - 1].began = now; /* the device computes one pass at a time */
-  }
+  for (int i = 1; i < b->flights; i++) b->flight[i - 1] = b->flight[i];
   b->flight[--b->flights] = done;
+  if (b->budget) rf_budget_measured(b->budget, &done.expected, done.seconds);
   return RAFTER_OK;
 }
 
@@ -140,8 +138,7 @@ void rf_ahead_settle(rf_generator *g) {
       if (is_alive(b, &b->flight[k], i)) return;
   while (b->flights) {
     rf_error error = {0};
-    double seconds;
-    rf_status status = rf_ahead_finish(g, &seconds, &error);
+    rf_status status = rf_ahead_finish(g, &error);
     if (status == RAFTER_OK || b->lost != RAFTER_OK) continue;
     b->lost = status;
     b->lost_error = error;

@@ -559,12 +559,13 @@ static void count_all(const rf_batch *b) {
   rf_count(RF_COUNTER_PAGES, (double)pages);
 }
 
-/* Gives the budget the measured time of the pass. The budget counts parts with one row as
+/* Gives the budget the time of a pass that did not run ahead. The budget counts parts with one row as
  * answers. */
 static void measured(const rf_batch *b, double seconds) {
   int64_t rows = 0;
   for (int i = 0; i < b->parts; i++) rows += b->part[i].count > 1 ? b->part[i].count : 0;
-  rf_budget_measured(b->budget, rows, seconds);
+  const rf_budget_pass pass = rf_budget_expect(b->budget, rows);
+  rf_budget_measured(b->budget, &pass, seconds);
 }
 
 static void count_started(rf_generator *g, rf_batch *b) {
@@ -588,9 +589,7 @@ static rf_status step_ahead(rf_generator *g, rf_batch *b, rf_error *error) {
     RF_TRY(rf_ahead_start(g, true, error));
     count_started(g, b);
   }
-  double seconds = 0;
-  RF_TRY(rf_ahead_finish(g, &seconds, error));
-  if (b->budget) measured(b, seconds);
+  RF_TRY(rf_ahead_finish(g, error));
   choose_timed(g, b);
   rf_ahead_settle(g);
   return RAFTER_OK;

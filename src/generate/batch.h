@@ -59,11 +59,11 @@ typedef struct rf_engine {
    * starts nothing, and earlier passes stay. After a failed `finish`, `finish` for a later pass fails
    * too. `follows`:
    * the parts are those of the last started pass, and the device takes the tokens that this pass
-   * chooses. At most RF_STEPS_AHEAD passes are started and not finished. `began`: time at which the
-   * device could begin the pass, in rf_now_seconds. NULL: passes cannot run ahead. */
+   * chooses. At most RF_STEPS_AHEAD passes are started and not finished. `seconds`: gets the
+   * seconds in which the host waited in `start`; `finish` adds its own. NULL: passes cannot run ahead. */
   bool (*starts)(const void *self, const rf_forward_part *part, int count);
   rf_status (*start)(void *self, rf_forward_part *part, int count, bool follows, rf_error *error);
-  rf_status (*finish)(void *self, rf_forward_part *part, int count, double began, rf_error *error);
+  rf_status (*finish)(void *self, rf_forward_part *part, int count, double *seconds, rf_error *error);
   /* Writes the scores of the tokens that follow the `scored` rows of a part. NULL: the engine
    * computes no scores. */
   void (*score)(void *self, const rf_forward_part *part);
@@ -125,8 +125,9 @@ typedef struct rf_promise {
 typedef struct rf_flight {
   rf_forward_part *part; /* as in rf_batch */
   int *order, parts;
-  int64_t *serial; /* (parts) of the answers. A slot with another answer, or none, is left out. */
-  double began;    /* when it was started, or when the pass before it was done */
+  int64_t *serial;         /* (parts) of the answers. A slot with another answer, or none, is left out. */
+  double seconds;          /* in which the host waited in `start` */
+  rf_budget_pass expected; /* of the budget, if there is one */
 } rf_flight;
 
 typedef struct rf_batch {
@@ -200,9 +201,11 @@ bool rf_ahead_starts(const rf_generator *generator);
 bool rf_ahead_follows(const rf_generator *generator);
 /* Starts the pass in batch->part. */
 rf_status rf_ahead_start(rf_generator *generator, bool follows, rf_error *error);
-/* Waits for the oldest pass, and sets *seconds to its duration. Then batch->part has the parts of
- * this pass, without answers that have ended. */
-rf_status rf_ahead_finish(rf_generator *generator, double *seconds, rf_error *error);
+/* Waits for the oldest pass, and gives the budget its seconds. Then batch->part has the parts of
+ * this pass, without answers that have ended. The seconds of a pass that runs ahead are those in
+ * which the host waits for the device, while it starts and finishes the pass. The host's own work
+ * while the device computes does not count. */
+rf_status rf_ahead_finish(rf_generator *generator, rf_error *error);
 /* Waits for the passes that run ahead, and forgets their tokens. Called after a failure and before
  * the engine closes. A later step computes these tokens again. */
 void rf_ahead_abandon(rf_batch *batch);

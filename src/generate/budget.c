@@ -97,15 +97,22 @@ int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
   return rows > RF_BUDGET_ROWS ? rows : RF_BUDGET_ROWS;
 }
 
-void rf_budget_measured(rf_budget *b, int64_t rows, double seconds) {
-  if (!b->parts) return;
-  const double alone = rf_pass_price(b->decode, b->part, b->parts, NULL);
-  if (!rows) {
-    learn(b->answers, b->parts, seconds / alone);
+rf_budget_pass rf_budget_expect(rf_budget *b, int64_t rows) {
+  rf_budget_pass pass = {.parts = b->parts, .rows = rows};
+  if (!pass.parts) return pass;
+  pass.alone = rf_pass_price(b->decode, b->part, b->parts, NULL);
+  if (rows) pass.more = added(b, rows, pass.alone);
+  return pass;
+}
+
+void rf_budget_measured(rf_budget *b, const rf_budget_pass *pass, double seconds) {
+  if (!pass->parts) return;
+  if (!pass->rows) {
+    learn(b->answers, pass->parts, seconds / pass->alone);
     return;
   }
-  const double more = added(b, rows, alone), spent = seconds - alone * ratio_of(b->answers, b->parts),
+  const double spent = seconds - pass->alone * ratio_of(b->answers, pass->parts),
                /* a ratio to almost zero seconds means nothing */
-      ratio = more > LEAST * alone ? spent / more : 1;
-  learn(b->rows, rows, ratio > LEAST ? ratio : LEAST);
+      ratio = pass->more > LEAST * pass->alone ? spent / pass->more : 1;
+  learn(b->rows, pass->rows, ratio > LEAST ? ratio : LEAST);
 }

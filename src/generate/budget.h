@@ -25,7 +25,16 @@ void rf_budget_add(rf_budget *budget, int64_t context);
 /* Returns how many tokens of prompts the pass may read, at most `most`. The first prompt has
  * `length` tokens in the cache. Allocates nothing. */
 int64_t rf_budget_rows(rf_budget *budget, int64_t most, int64_t length);
-/* Records that the pass took `seconds`, with `rows` tokens of prompts. Allocates nothing. */
-void rf_budget_measured(rf_budget *budget, int64_t rows, double seconds);
+/* The predicted times of one pass, and its size. */
+typedef struct rf_budget_pass {
+  int parts;          /* answers */
+  int64_t rows;       /* tokens of prompts */
+  double alone, more; /* predicted seconds of the answers, and seconds that the prompts add */
+} rf_budget_pass;
+/* Returns the times of the pass since rf_budget_begin, with `rows` tokens of prompts. The result
+ * stays valid when another pass begins. Allocates nothing. */
+rf_budget_pass rf_budget_expect(rf_budget *budget, int64_t rows);
+/* Records that the pass took `seconds`. Allocates nothing. */
+void rf_budget_measured(rf_budget *budget, const rf_budget_pass *pass, double seconds);
 
 #endif

@@ -228,13 +228,15 @@ static void give_outputs(const compute *c, const struct inputs *io, rf_forward_p
 }
 
 /* The sequences have grown by the rows of this pass and of the passes that were started after it. */
-static rf_status finish(void *self, rf_forward_part *part, int count, double began, rf_error *error) {
+static rf_status finish(void *self, rf_forward_part *part, int count, double *seconds, rf_error *error) {
   compute *c = self;
   const struct inputs *io = &c->io[RF_DECODE];
   int64_t context = 0;
+  double began = rf_now_seconds();
   RF_TRY(rf_run_finish(c->g->run, c->g->first + RF_DECODE, io->of_logits, error));
   for (int i = 0; i < count; i++) context += part[i].end;
-  count_pass(c, RF_DECODE, count, count, context, rf_now_seconds() - began);
+  *seconds += rf_now_seconds() - began;
+  count_pass(c, RF_DECODE, count, count, context, *seconds);
   give_outputs(c, io, part, count, true);
   return RAFTER_OK;
 }
