@@ -315,9 +315,9 @@ rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_
 /* True if another step is needed, because an answer is running or waiting, or because an event is
  * not yet delivered. */
 bool rafter_generator_busy(const rafter_generator *generator);
-/* Runs one forward pass. The pass adds a token to every running answer and reads chunks of prompts.
- * An error of a single request becomes an event. The call fails only for an error that concerns all
- * requests. */
+/* Finishes one forward pass. If decoding runs ahead, a step may start two passes or none. The pass
+ * adds a token to every running answer and reads chunks of prompts. An error of a single request
+ * becomes an event. The call fails only for an error that concerns all requests. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
 /* Gets the next event of the last step. Returns false after the last event. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);

@@ -1,7 +1,7 @@
-/* ahead.c - decoding on devices that compute while the host works. The pass after the next one is
- * started before the tokens of the next one are known: the device passes them on
- * (rf_tensor.follows). While it computes, the host reads the tokens of the pass before: it finds
- * ends, makes events, and the caller makes text of them.
+/* ahead.c - decoding on devices that compute while the host works. Pass n + 1 is started before the
+ * tokens of pass n are known: the device passes the tokens on (rf_tensor.follows). While the device
+ * computes pass n + 1, the host reads the tokens of pass n. The host finds ends and makes events, and
+ * the caller makes text of the events.
  *
  * A pass follows another one if it has the same answers, and no answer is known to end in between.
  * So a prompt, a new answer, an answer at its maximum length and a cancelled answer wait for the

@@ -1,6 +1,7 @@
-/* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
- * forward pass. In a step, each running answer has one row for its latest token. All other rows of
- * a step read chunks of prompts. Example:
+/* generate.h - generates answers to prompts, token by token, with a KV cache. Each step
+ * finishes one forward pass. If decoding runs ahead (ahead.c), a step may start two passes or none.
+ * In a pass, each running answer has one row for its latest token. All other rows read chunks of
+ * prompts. Example:
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
  *   while (rf_generator_busy(g)) {
  *     rf_generator_step(g, &event, &events, error);

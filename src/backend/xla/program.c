@@ -382,7 +382,7 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
   return section != p->last || more ? RAFTER_OK : execute(p, inputs, error);
 }
 
-_Static_assert((int)RF_STEPS_AHEAD <= RF_XLA_FLIGHTS, "the client refuses more");
+_Static_assert((int)RF_STEPS_AHEAD <= RF_XLA_FLIGHTS, "the child refuses more");
 
 /* ---- steps that run ahead -------------------------------------------------------------------- */
 
