@@ -138,7 +138,7 @@ void rf_call_take(rf_call *c, rf_part *part, const rafter_event *e, double now) 
     observe_token(s, c, a, now);
   }
   if (e->finish != RAFTER_FINISH_NONE) {
-    if (a->calls) rf_tool_calls_end(a->calls);
+    if (a->calls) rf_tool_calls_end(a->calls, e->finish == RAFTER_FINISH_LENGTH);
     end_answer(c, a, e, now);
   }
   if (e->finish == RAFTER_FINISH_ERROR) {

@@ -101,7 +101,16 @@ static void begin_scan(rf_tool_calls *c, int depth) {
   c->in_string = c->escaped = false;
 }
 
-/* Takes the call from a whole JSON object. */
+/* Returns true if arguments are a JSON object. Whole numbers and zeros in strings that C cannot hold
+ * are valid JSON too. */
+static bool are_json(const char *text, size_t bytes) {
+  json_t *read = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
+  bool is_object = json_is_object(read);
+  json_decref(read);
+  return is_object;
+}
+
+/* Takes the call from a whole JSON object. Arguments may be a text, which has to be JSON as well. */
 static void take_object(rf_tool_calls *c) {
   json_t *object = json_loadb(c->held.at + c->object, c->held.bytes - c->object, 0, NULL);
   const json_t *inner = json_object_get(object, "function"), *of = json_is_object(inner) ? inner : object,
@@ -109,6 +118,8 @@ static void take_object(rf_tool_calls *c) {
   if (!given) given = json_object_get(of, "parameters");
   char *text = json_is_object(given) ? json_dumps(given, JSON_COMPACT) : NULL;
   bool good = json_is_string(name) && (text || !given || json_is_string(given));
+  if (json_is_string(given) && !c->streams)
+    good &= are_json(json_string_value(given), json_string_length(given));
   if (good && begin_call(c, json_string_value(name), json_string_length(name))) {
     if (json_is_string(given)) add_arguments(c, json_string_value(given), json_string_length(given));
     else add_arguments(c, text ? text : "{}", strlen(text ? text : "{}"));
@@ -180,23 +191,23 @@ static void end_head(rf_tool_calls *c, const char *name, size_t bytes) {
   add_arguments(c, "{", 1);
 }
 
+/* Gives the text of a call back to the content if its arguments are not JSON. */
+static void check_arguments(rf_tool_calls *c) {
+  if (c->dropped || c->streams) return;
+  rf_tool_call *call = &c->call[c->count - 1];
+  if (are_json(call->arguments.at, call->arguments.bytes)) return;
+  rf_body_bytes(&c->content, call->head.at, call->head.bytes - 1); /* without the first brace */
+  rf_body_bytes(&c->content, call->arguments.at, call->arguments.bytes);
+  free_call(call);
+  c->count--;
+  c->state = TEXT;
+}
+
 /* After the last brace of the arguments. */
 static void end_arguments(rf_tool_calls *c) {
   c->state = c->format->json ? REST : BETWEEN;
   begin_scan(c, 1);
-  if (c->dropped || c->streams) return;
-  rf_tool_call *call = &c->call[c->count - 1];
-  /* Whole numbers and zeros in strings that C cannot hold are valid JSON too. */
-  json_t *read =
-      json_loadb(call->arguments.at, call->arguments.bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
-  if (!read) { /* the head ends with the first brace */
-    rf_body_bytes(&c->content, call->head.at, call->head.bytes - 1);
-    rf_body_bytes(&c->content, call->arguments.at, call->arguments.bytes);
-    free_call(call);
-    c->count--;
-    c->state = TEXT;
-  }
-  json_decref(read);
+  check_arguments(c);
 }
 
 static bool reads_key(cursor *r) {
@@ -351,7 +362,9 @@ void rf_tool_calls_add(rf_tool_calls *c, const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) add_byte(c, text[i]);
 }
 
-void rf_tool_calls_end(rf_tool_calls *c) {
+void rf_tool_calls_end(rf_tool_calls *c, bool cut) {
+  /* A model that ends its answer within the arguments may have left out a quote or a brace. */
+  if (c->state == ARGUMENTS && !cut) check_arguments(c);
   bool is_text = c->state == TEXT || c->state == HEAD || c->state == OBJECT;
   if (is_text && (!c->count || held_blanks(c) < c->held.bytes)) give_held(c);
 }

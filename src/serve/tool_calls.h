@@ -34,12 +34,14 @@ typedef struct rf_tool_calls {
 } rf_tool_calls;
 
 /* `forced`: the prompt already contains the opening mark of the first call. Without `streams`, a
- * call whose arguments are not JSON becomes content. With `streams`, such a call stays a call,
+ * call whose arguments are not a JSON object becomes content. With `streams`, such a call stays a call,
  * because its name may have been sent. */
 void rf_tool_calls_start(rf_tool_calls *calls, const rf_tool_format *format, const json_t *tools, bool single,
                          bool forced, bool streams);
 void rf_tool_calls_add(rf_tool_calls *calls, const char *text, size_t bytes);
-void rf_tool_calls_end(rf_tool_calls *calls); /* after the last text */
+/* After the last text. `cut`: the answer reached its maximum length, so a call whose arguments are
+ * not complete stays a call. Otherwise, the text of such a call becomes content (see `streams`). */
+void rf_tool_calls_end(rf_tool_calls *calls, bool cut);
 void rf_tool_calls_free(rf_tool_calls *calls);
 
 /* Appends the members "content" and "tool_calls" of a message. */

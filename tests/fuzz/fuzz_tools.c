@@ -63,11 +63,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (bytes < 1 || bytes > 1024) return 0;
   json_t *tools = json_loads("[{\"function\":{\"name\":\"f\"}}]", 0, NULL);
   const rf_tool_format *format = rf_tool_format_of(TEMPLATES[data[0] % 6]);
-  rf_tool_calls_start(&calls, format, tools, data[0] & 64, data[0] & 128);
+  rf_tool_calls_start(&calls, format, tools, data[0] & 64, data[0] & 128, true);
   for (size_t i = 1; i < bytes; i++) {
     rf_tool_calls_add(&calls, (const char *)data + i, 1);
     bool whole = i + 1 == bytes || (data[i + 1] & 0xc0) != 0x80; /* servers get whole characters */
-    if (i + 1 == bytes) rf_tool_calls_end(&calls);
+    if (i + 1 == bytes) rf_tool_calls_end(&calls, false);
     if (!whole || !rf_tool_calls_news(&calls)) continue;
     rf_body text = {0};
     rf_tool_calls_delta(&calls, &text);

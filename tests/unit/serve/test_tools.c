@@ -100,7 +100,7 @@ static void check_row(const row *r, size_t piece) {
     rf_tool_calls_add(&calls, r->text + i, bytes - i < piece ? bytes - i : piece);
     add_delta(&calls, content, list);
   }
-  rf_tool_calls_end(&calls);
+  rf_tool_calls_end(&calls, true);
   add_delta(&calls, content, list);
   assert_false(rf_tool_calls_news(&calls));
   describe(&calls, &whole);
@@ -175,14 +175,15 @@ static void test_texts(void **state) {
 }
 
 /* A whole answer: the text of a row, read in pieces of `piece` bytes. */
-static void check_whole(const char *chat_template, const char *text, const char *expected, size_t piece) {
+static void check_whole(const char *chat_template, const char *text, bool cut, const char *expected,
+                        size_t piece) {
   rf_tool_calls calls;
   rf_body whole = {0};
   size_t bytes = strlen(text);
   rf_tool_calls_start(&calls, rf_tool_format_of(chat_template), tools, false, false, false);
   for (size_t i = 0; i < bytes; i += piece)
     rf_tool_calls_add(&calls, text + i, bytes - i < piece ? bytes - i : piece);
-  rf_tool_calls_end(&calls);
+  rf_tool_calls_end(&calls, cut);
   describe(&calls, &whole);
   if (strcmp(whole.at ? whole.at : "", expected))
     fail_msg("%s in pieces of %zu: %s, not %s", text, piece, whole.at, expected);
@@ -190,7 +191,8 @@ static void check_whole(const char *chat_template, const char *text, const char 
   rf_tool_calls_free(&calls);
 }
 
-/* In a whole answer, a call whose arguments are not JSON is text. A cut call stays a call. */
+/* In a whole answer, a call whose arguments are not JSON is text. A call that the maximum length
+ * cuts stays a call. */
 static void test_wrong_arguments(void **state) {
   static const char *const rows[][3] = {
       {HERMES, "Sum.\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": }}\n</tool_call>",
@@ -205,7 +207,16 @@ static void test_wrong_arguments(void **state) {
        "<tool_call>{\"name\": \"sum\", \"arguments\": {1}}</tool_call>|now {}"},
       {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": 12345678901234567890}}</tool_call>",
        "|sum {\"a\": 12345678901234567890}"},
-      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": ", "|sum {\"a\": "},
+      {HERMES, "Sum.\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": \"x}}\n</tool_call>",
+       "Sum.\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": \"x}}\n</tool_call>"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": 1</tool_call>",
+       "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": 1</tool_call>"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": \"{a: 1}\"}</tool_call>",
+       "<tool_call>{\"name\": \"sum\", \"arguments\": \"{a: 1}\"}</tool_call>"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": \"[1]\"}</tool_call>",
+       "<tool_call>{\"name\": \"sum\", \"arguments\": \"[1]\"}</tool_call>"},
+      {HERMES, "<tool_call>{\"name\": \"sum\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+       "|sum {\"a\": 1}"},
       {LLAMA, "{\"name\": \"sum\", \"parameters\": {\"a\" 7}}",
        "{\"name\": \"sum\", \"parameters\": {\"a\" 7}}"},
       {MISTRAL_ARGS, "[TOOL_CALLS]sum[ARGS]{\"a\": 1,}[TOOL_CALLS]now[ARGS]{}",
@@ -214,10 +225,13 @@ static void test_wrong_arguments(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (size_t piece = 1; piece <= strlen(rows[i][1]); piece++)
-      check_whole(rows[i][0], rows[i][1], rows[i][2], piece);
+      check_whole(rows[i][0], rows[i][1], false, rows[i][2], piece);
+  const char *cut = "<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": ";
+  check_whole(HERMES, cut, true, "|sum {\"a\": ", 1);
+  check_whole(HERMES, cut, false, cut, 1);
   for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
     if (!ROWS[i].single && !ROWS[i].forced)
-      check_whole(ROWS[i].chat_template, ROWS[i].text, ROWS[i].expected, 7);
+      check_whole(ROWS[i].chat_template, ROWS[i].text, true, ROWS[i].expected, 7);
 }
 
 /* Bytes that are not text, zeros among them, pass as content. */
@@ -227,7 +241,7 @@ static void test_bytes(void **state) {
   (void)state;
   rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false, true);
   rf_tool_calls_add(&calls, BYTES, sizeof BYTES - 1);
-  rf_tool_calls_end(&calls);
+  rf_tool_calls_end(&calls, false);
   assert_int_equal(calls.content.bytes, sizeof BYTES - 1);
   assert_memory_equal(calls.content.at, BYTES, sizeof BYTES - 1);
   rf_tool_calls_free(&calls);
@@ -246,7 +260,7 @@ static void test_blanks(void **state) {
       rf_tool_calls_add(&calls, "\n", 1);
       if (calls.state != 2) assert_true(calls.held.bytes <= 2048); /* an object is read whole */
     }
-    rf_tool_calls_end(&calls);
+    rf_tool_calls_end(&calls, false);
     assert_int_equal(calls.count, i == 4);
     rf_tool_calls_free(&calls);
   }
