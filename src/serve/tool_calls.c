@@ -280,13 +280,7 @@ static void begin_head(rf_tool_calls *c) {
 /* Compares the held text, after its blanks, with the mark of a first call. Returns a result of
  * match(). */
 static int find_opening(const rf_tool_calls *c, size_t blanks) {
-  const rf_tool_format *f = c->format;
-  const char *at = c->held.at + blanks;
-  size_t bytes = c->held.bytes - blanks;
-  if (*f->opening) return match(at, bytes, f->opening);
-  for (int i = 0; i < RF_TOOL_MARKS; i++)
-    if (f->again[i] && *f->again[i] == '<') return match(at, bytes, f->again[i]);
-  return 0;
+  return match(c->held.at + blanks, c->held.bytes - blanks, rf_tool_mark(c->format));
 }
 
 /* Moves held text to the content if it cannot be the beginning of an opening mark. Drops blanks

@@ -116,6 +116,13 @@ bool rf_tool_text_arguments(const rf_tool_format *f, const char *text) {
          !strstr(text, "'arguments']|tojson");
 }
 
+const char *rf_tool_mark(const rf_tool_format *f) {
+  const char *mark = f->opening;
+  for (int i = 0; i < RF_TOOL_MARKS && !*mark; i++)
+    if (f->again[i] && *f->again[i] == '<') mark = f->again[i];
+  return mark;
+}
+
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 static const char *name_of(const json_t *tool) {
@@ -189,16 +196,9 @@ bool rf_tool_strict(const json_t *tools) {
   return false;
 }
 
-/* The mark of a first call. A format without an opening has it among the marks of further calls. */
-static const char *mark_of(const rf_tool_format *f) {
-  const char *mark = f->opening;
-  for (int i = 0; i < RF_TOOL_MARKS && !*mark; i++)
-    if (f->again[i] && *f->again[i] == '<') mark = f->again[i];
-  return mark;
-}
-
 char *rf_tool_strict_form(const rf_tool_format *f, const json_t *tools, bool several) {
-  json_t *without = json_pack("{ss}", "without", mark_of(f)), *until = json_pack("{ss}", "until", mark_of(f)),
+  json_t *without = json_pack("{ss}", "without", rf_tool_mark(f)),
+         *until = json_pack("{ss}", "until", rf_tool_mark(f)),
          *calls = calls_form(f, tools, NULL, several, false), *forms = json_array();
   if (!*f->opening) { /* an object at the beginning of the answer is a call */
     json_object_set_new(without, "begin", json_string("{"));

@@ -32,6 +32,8 @@ typedef struct rf_tool_format {
 const rf_tool_format *rf_tool_format_of(const char *chat_template);
 /* Returns true if a template renders tools. For NULL, returns false. */
 bool rf_tool_template(const char *chat_template);
+/* Returns the mark of a first call. A format without `opening` has the mark among `again`. */
+const char *rf_tool_mark(const rf_tool_format *format);
 /* Returns the names of all formats, joined by ", ". */
 const char *rf_tool_format_names(void);
 /* Returns true if templates of the format take the arguments of calls as a text. */
@@ -41,7 +43,7 @@ bool rf_tool_text_arguments(const rf_tool_format *format, const char *chat_templ
  * not NULL. The form begins after the opening mark. `several`: further calls may follow. The text
  * is malloc'ed (see RAFTER_FORM_PARTS). */
 char *rf_tool_form(const rf_tool_format *format, const json_t *tools, const char *name, bool several);
-/* Returns true if one of the tools is strict: every call must have valid arguments. */
+/* Returns true if one of the tools is strict. The answer then needs rf_tool_strict_form. */
 bool rf_tool_strict(const json_t *tools);
 /* Returns the form of an answer in which the model decides whether it calls tools: text without
  * calls, or text and then calls. Arguments of strict tools are valid in their schemas, and arguments
