@@ -15,7 +15,7 @@ enum state {
 };
 /* Maximum sizes of held text. Without these bounds, a model that writes endless blanks could fill
  * the memory. */
-enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = 256 };
+enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = RF_TOOL_BLANKS };
 
 void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
                          bool forced, bool streams) {

@@ -156,23 +156,33 @@ static bool is_strict(const json_t *tool) {
   return json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
 }
 
-static json_t *call_form(const rf_tool_format *f, const json_t *tool, bool valid) {
+static json_t *call_form(const rf_tool_format *f, const json_t *tool) {
   rf_body head = {0};
   rf_body_format(&head, "%s%s%s%s", f->prefix, f->name_head, name_of(tool), f->name_end);
-  json_t *schema = valid ? schema_of(tool) : json_pack("{ss}", "type", "object");
-  json_t *form = json_pack("[s{so}s]", head.at, "schema", schema, f->call_end);
+  json_t *form = json_pack("[s{so}s]", head.at, "schema", schema_of(tool), f->call_end);
   rf_body_free(&head);
   return form;
+}
+
+/* Returns the form of a call of any of the names. One grammar of a JSON object serves all names,
+ * because a form has a bounded size and a request may have many tools. */
+static json_t *object_call_form(const rf_tool_format *f, json_t *names) {
+  return rf_must(json_pack("[ss{so}s{s{ss}}s]", f->prefix, f->name_head, "any", names, f->name_end, "schema",
+                           "type", "object", f->call_end));
 }
 
 /* `all`: all calls have valid arguments, not only those of strict tools. */
 static json_t *calls_form(const rf_tool_format *f, const json_t *tools, const char *name, bool several,
                           bool all) {
-  json_t *any = json_array(), *tool;
+  json_t *any = json_array(), *others = json_array(), *tool;
   size_t i;
-  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
-    if (!name || !strcmp(name, name_of(tool)))
-      json_array_append_new(any, call_form(f, tool, all || is_strict(tool)));
+  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool) {
+    if (name && strcmp(name, name_of(tool))) continue;
+    if (all || is_strict(tool)) json_array_append_new(any, call_form(f, tool));
+    else json_array_append_new(others, json_string(name_of(tool)));
+  }
+  if (json_array_size(others)) json_array_append_new(any, object_call_form(f, others));
+  else json_decref(others);
   json_t *calls = json_pack("{so}", "any", any);
   if (several && f->between) calls = json_pack("{so ss}", "repeat", calls, "between", f->between);
   return rf_must(json_pack("[sos]", f->first, calls, f->last));
@@ -197,15 +207,16 @@ bool rf_tool_strict(const json_t *tools) {
 }
 
 char *rf_tool_strict_form(const rf_tool_format *f, const json_t *tools, bool several) {
-  json_t *without = json_pack("{ss}", "without", rf_tool_mark(f)),
-         *until = json_pack("{ss}", "until", rf_tool_mark(f)),
-         *calls = calls_form(f, tools, NULL, several, false), *forms = json_array();
+  const char *mark = rf_tool_mark(f);
+  json_t *without = json_pack("{ss}", "without", mark), *before = json_pack("{ss}", "until", mark),
+         *calls = calls_form(f, tools, NULL, several, false);
   if (!*f->opening) { /* an object at the beginning of the answer is a call */
+    rf_body blanks = {0};
+    rf_body_format(&blanks, "[ \\t\\r\\n]{0,%d}", RF_TOOL_BLANKS);
     json_object_set_new(without, "begin", json_string("{"));
-    json_object_set_new(until, "begin", json_string("{"));
-    json_array_append_new(forms, rf_must(json_pack("[{ss}O]", "regex", "[ \\t\\r\\n]*", calls)));
+    json_object_set_new(before, "begin", json_string("{"));
+    before = json_pack("{s[{ss}o]}", "any", "regex", blanks.at, before);
+    rf_body_free(&blanks);
   }
-  json_array_append_new(forms, without);
-  json_array_append_new(forms, rf_must(json_pack("[oo]", until, calls)));
-  return text_of(rf_must(json_pack("{so}", "any", forms)));
+  return text_of(rf_must(json_pack("{s[o[oo]]}", "any", without, before, calls)));
 }

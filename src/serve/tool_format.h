@@ -7,7 +7,9 @@
 
 #include <jansson.h>
 
-enum { RF_TOOL_MARKS = 3 };
+/* `RF_TOOL_BLANKS`: maximum number of blanks between the beginning of an answer and a call, if the
+ * call has no mark. More blanks are content, and so is the text after them. */
+enum { RF_TOOL_MARKS = 3, RF_TOOL_BLANKS = 256 };
 
 /* One format. A call consists of prefix, name_head, the name, name_end, the arguments and call_end,
  * in this order. */

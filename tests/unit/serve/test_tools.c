@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "../constrain/forms.h"
 #include "serve/tool_calls.h"
 
 /* Beginnings of templates, which have the marks of their formats. */
@@ -314,10 +315,88 @@ static void test_strict_forms(void **state) {
   json_decref(marked);
 }
 
+/* Returns `count` tools f0, f1, and so on. The first `strict` tools are strict: they take one whole
+ * number. */
+static json_t *many_tools(int count, int strict) {
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "f%d", i);
+    json_array_append_new(list,
+                          json_pack("{s{ss sb s{ss s{s{ss}} s[s] sb}}}", "function", "name", name, "strict",
+                                    i < strict, "parameters", "type", "object", "properties", "a", "type",
+                                    "integer", "required", "a", "additionalProperties", 0));
+  }
+  return list;
+}
+
+static rf_status open_strict(const char *chat_template, json_t *list, rf_automaton *a, rf_error *error) {
+  char *form = rf_tool_strict_form(rf_tool_format_of(chat_template), list, true);
+  rf_status status = form_open(form, RF_TEXT_PARTS, a, error);
+  free(form);
+  json_decref(list);
+  return status;
+}
+
+/* A form with all tools that a request may have, one of them strict, is not too large. */
+static void test_many_tools(void **state) {
+  static const struct {
+    const char *chat_template, *before, *middle, *after;
+  } rows[] = {{HERMES, "Sum.\n<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>"},
+              {MISTRAL_ARGS, "[TOOL_CALLS]", "[ARGS]", ""},
+              {DEEPSEEK, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+              {LLAMA, "<|python_tag|>{\"name\": \"", "\", \"parameters\": ", "}"},
+              {LLAMA, "\n{\"name\": \"", "\", \"parameters\": ", "}"}};
+  static const struct {
+    const char *name, *arguments;
+    bool allowed;
+  } calls[] = {{"f0", "{\"a\":1}", true},      {"f0", "{\"a\":\"x\"}", false}, {"f1", "{\"a\":\"x\"}", true},
+               {"f1023", "{\"b\":[1]}", true}, {"f1023", "{b}", false},        {"f1024", "{}", false}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_automaton a;
+    rf_error error = {0};
+    if (open_strict(rows[i].chat_template, many_tools(1024, 1), &a, &error)) fail_msg("%s", error.message);
+    assert_true(form_allows(&a, "No call."));
+    for (size_t k = 0; k < sizeof calls / sizeof *calls; k++) {
+      char text[256];
+      snprintf(text, sizeof text, "%s%s%s%s%s", rows[i].before, calls[k].name, rows[i].middle,
+               calls[k].arguments, rows[i].after);
+      if (form_allows(&a, text) != calls[k].allowed) fail_msg("%s", text);
+    }
+    rf_automaton_close(&a);
+  }
+}
+
+/* An object after more blanks is content for the parser, so the form does not allow it. */
+static void test_strict_blanks(void **state) {
+  rf_automaton a;
+  rf_error error = {0};
+  char text[512];
+  (void)state;
+  assert_int_equal(open_strict(LLAMA, many_tools(2, 1), &a, &error), RAFTER_OK);
+  for (int blanks = RF_TOOL_BLANKS; blanks <= RF_TOOL_BLANKS + 1; blanks++) {
+    snprintf(text, sizeof text, "%*s{\"name\": \"f0\", \"parameters\": {\"a\":1}}", blanks, "");
+    assert_int_equal(form_allows(&a, text), blanks == RF_TOOL_BLANKS);
+    rf_tool_calls calls;
+    json_t *list = many_tools(2, 1);
+    rf_tool_calls_start(&calls, rf_tool_format_of(LLAMA), list, false, false, false);
+    rf_tool_calls_add(&calls, text, strlen(text));
+    rf_tool_calls_end(&calls, false);
+    assert_int_equal(calls.count, blanks == RF_TOOL_BLANKS);
+    rf_tool_calls_free(&calls);
+    json_decref(list);
+  }
+  rf_automaton_close(&a);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),           cmocka_unit_test(test_bytes),
-                                     cmocka_unit_test(test_blanks),          cmocka_unit_test(test_formats),
-                                     cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_forms),
-                                     cmocka_unit_test(test_strict_forms)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_texts),           cmocka_unit_test(test_bytes),
+      cmocka_unit_test(test_blanks),          cmocka_unit_test(test_formats),
+      cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_forms),
+      cmocka_unit_test(test_strict_forms),    cmocka_unit_test(test_many_tools),
+      cmocka_unit_test(test_strict_blanks)};
   return cmocka_run_group_tests(tests, open_tools, close_tools);
 }
