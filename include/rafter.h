@@ -198,9 +198,10 @@ typedef enum rafter_form {
  *   "repeat": a part that occurs at least once. The text of "between" separates the occurrences.
  *   "without": any text that does not contain the given text, which has 1 to 64 bytes.
  *   "until": any text that ends with the given text, and does not contain it before the end.
- * "without" and "until" may have "begin". The first byte of the text after white space is then not
- * the byte of "begin". Forms with "without" or "until" also allow special tokens. They count as the
- * text that spells them. */
+ * "without" and "until" may have "begin", a text of one byte that is not 0 and not white space. The
+ * first byte of the text after white space is then not this byte, and the text of "without" or
+ * "until" must not begin with white space. Forms with "without" or "until" also allow special
+ * tokens. They count as the text that spells them. */
 
 /* Makes a constraint, or returns an equal constraint that was made before. `text` is the schema,
  * the expression or the list, in UTF-8. RAFTER_FORM_JSON_OBJECT does not use `text`. docs/serve.md

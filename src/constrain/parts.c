@@ -73,6 +73,8 @@ typedef struct free_text {
   int32_t to;
 } free_text;
 
+static bool is_blank(char c) { return c && strchr(" \t\r\n", c); }
+
 /* Adds the edges of a state. Equal bytes in a row share an edge. `begin`: blanks stay in the state,
  * and this byte has no edge; 0: none. */
 static void add_free_edges(adder *a, const free_text *f, size_t k, int32_t from, char begin) {
@@ -81,7 +83,7 @@ static void add_free_edges(adder *a, const free_text *f, size_t k, int32_t from,
     int32_t to = -1;
     if (b < 256 && (!begin || b != (unsigned char)begin)) {
       size_t n = matched(f->mark, k, (char)b);
-      if (n < f->bytes) to = begin && b && strchr(" \t\r\n", b) ? from : f->state[n];
+      if (n < f->bytes) to = begin && is_blank((char)b) ? from : f->state[n];
       else if (f->until) to = f->to;
     }
     if (b == 256 || to != last) {
@@ -98,11 +100,15 @@ static rf_status add_free(adder *a, const json_t *object, int32_t from, int32_t 
   free_text f = {
       .mark = json_string_value(mark), .bytes = json_string_length(mark), .until = until, .to = to};
   if (!f.bytes || f.bytes > MARK_BYTES) return wrong(a, "without a mark of 1 to 64 bytes");
-  if (begin && json_string_length(begin) != 1) return wrong(a, "not one byte (begin)");
+  /* White space before the text stays in the first state, which knows no beginning of a mark. */
+  if (begin && is_blank(*f.mark)) return wrong(a, "a mark that begins with white space next to begin");
+  const char byte = json_string_length(begin) == 1 ? *json_string_value(begin) : 0;
+  if (begin && (!byte || is_blank(byte)))
+    return wrong(a, "not one byte other than 0 and white space (begin)");
   for (size_t k = 0; k < f.bytes; k++) f.state[k] = rf_grammar_state(a->g);
   const int32_t first = begin ? rf_grammar_state(a->g) : f.state[0];
   for (size_t k = 0; k < f.bytes; k++) add_free_edges(a, &f, k, f.state[k], 0);
-  if (begin) add_free_edges(a, &f, 0, first, *json_string_value(begin));
+  if (begin) add_free_edges(a, &f, 0, first, byte);
   for (size_t k = 0; k < f.bytes && !until; k++) rf_grammar_skip(a->g, f.state[k], to);
   if (begin && !until) rf_grammar_skip(a->g, first, to);
   rf_grammar_skip(a->g, from, first);
@@ -115,13 +121,17 @@ static rf_status add_free(adder *a, const json_t *object, int32_t from, int32_t 
 static rf_status add_object(adder *a, const json_t *object, int32_t from, int32_t to) {
   const json_t *schema = json_object_get(object, "schema"), *regex = json_object_get(object, "regex"),
                *any = json_object_get(object, "any");
-  const bool detail = json_object_get(object, "between") || json_object_get(object, "begin");
-  if (json_object_size(object) > 1 + (size_t)detail) return wrong(a, "an object with several names");
+  const bool repeat = json_object_get(object, "repeat"), between = json_object_get(object, "between"),
+             free = json_object_get(object, "until") || json_object_get(object, "without"),
+             begin = json_object_get(object, "begin");
+  if (between && !repeat) return wrong(a, "an object with between, which belongs to repeat");
+  if (begin && !free) return wrong(a, "an object with begin, which belongs to until and without");
+  if (json_object_size(object) > 1 + (size_t)(between || begin))
+    return wrong(a, "an object with several names");
   if (schema) return rf_schema_add(a->g, schema, from, to, a->error);
   if (any) return add_any(a, any, from, to);
-  if (json_object_get(object, "repeat")) return add_repeat(a, object, from, to);
-  if (json_object_get(object, "until") || json_object_get(object, "without"))
-    return add_free(a, object, from, to);
+  if (repeat) return add_repeat(a, object, from, to);
+  if (free) return add_free(a, object, from, to);
   if (!json_is_string(regex))
     return wrong(a, "an object without schema, regex, any, repeat, until or without");
   return rf_regex_add(a->g, json_string_value(regex), json_string_length(regex), RF_REGEX_PLAIN, "regex",

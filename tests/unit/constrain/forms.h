@@ -10,7 +10,7 @@
 
 /* Makes the automaton of a regular expression, a schema or parts. */
 static inline rf_status form_open(const char *text, rf_text_form form, rf_automaton *a, rf_error *error) {
-  json_t *json = form == RF_TEXT_REGEX ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);
+  json_t *json = form == RF_TEXT_REGEX ? NULL : json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
   if (form != RF_TEXT_REGEX && !json) return RAFTER_FAILED; /* the test is wrong */
   rf_grammar g = {0};
   bool has[256];
