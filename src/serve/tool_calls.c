@@ -101,32 +101,86 @@ static void begin_scan(rf_tool_calls *c, int depth) {
   c->in_string = c->escaped = false;
 }
 
-/* Returns true if arguments are a JSON object. Whole numbers and zeros in strings that C cannot hold
- * are valid JSON too. */
+/* Reads JSON. Whole numbers above 64 bits and zeros in strings are valid. Jansson refuses three
+ * things that the grammar of JSON allows: numbers that are too large for a double (1e400), one half
+ * of a surrogate pair (\ud83d), and zeros in keys. Arguments with these things count as wrong. */
+static json_t *read_json(const char *text, size_t bytes) {
+  return json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
+}
+
+/* Returns true if arguments are a JSON object. */
 static bool are_json(const char *text, size_t bytes) {
-  json_t *read = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
+  json_t *read = read_json(text, bytes);
   bool is_object = json_is_object(read);
   json_decref(read);
   return is_object;
 }
 
-/* Takes the call from a whole JSON object. Arguments may be a text, which has to be JSON as well. */
+/* Appends the value of an object's member as the model wrote it, without blanks between tokens.
+ * Numbers so keep all their digits. The last member of this name counts, as in Jansson. */
+static void add_value(const char *text, size_t bytes, const char *name, rf_body *value) {
+  rf_body token = {0}; /* a key or a value */
+  bool in_string = false, escaped = false, takes = false;
+  int depth = 0;
+  for (size_t i = 0; i < bytes; i++) {
+    const char byte = text[i];
+    const bool quoted = in_string;
+    if (escaped) escaped = false;
+    else if (byte == '\\') escaped = true;
+    else if (byte == '"') in_string = !in_string;
+    if (!quoted && is_blank(byte)) continue;
+    if (!quoted && (byte == '}' || byte == ']')) depth--;
+    if (!quoted && (byte == '{' || byte == '[') && depth++ == 0) continue;
+    bool key = !quoted && depth == 1 && byte == ':', ends = !quoted && depth < 2 && (byte == ',' || !depth);
+    if (!key && !ends) {
+      rf_body_bytes(&token, &byte, 1);
+      continue;
+    }
+    if (takes) {
+      value->bytes = 0;
+      rf_body_bytes(value, token.at, token.bytes);
+    }
+    takes = key && token.bytes == strlen(name) + 2 && !memcmp(token.at + 1, name, strlen(name));
+    token.bytes = 0;
+  }
+  rf_body_free(&token);
+}
+
+/* Appends the arguments of the call in a JSON object. Arguments may be a text, which has to be JSON
+ * as well. Returns false if the object has no good arguments. */
+static bool add_given(const rf_tool_calls *c, const json_t *call, bool inner, rf_body *value) {
+  const char *key = json_object_get(call, "arguments") ? "arguments" : "parameters";
+  const json_t *given = json_object_get(call, key);
+  const size_t bytes = json_string_length(given);
+  if (json_is_string(given)) {
+    if (bytes) rf_body_bytes(value, json_string_value(given), bytes);
+    return c->streams || are_json(json_string_value(given), bytes);
+  }
+  if (!given) rf_body_text(value, "{}");
+  if (!json_is_object(given)) return !given;
+  rf_body whole = {0};
+  const char *text = c->held.at + c->object;
+  if (inner) add_value(text, c->held.bytes - c->object, "function", &whole);
+  else rf_body_bytes(&whole, text, c->held.bytes - c->object);
+  add_value(whole.at, whole.bytes, key, value);
+  rf_body_free(&whole);
+  return value->bytes; /* none: the key is written with escapes */
+}
+
+/* Takes the call from a whole JSON object. */
 static void take_object(rf_tool_calls *c) {
-  json_t *object = json_loadb(c->held.at + c->object, c->held.bytes - c->object, 0, NULL);
-  const json_t *inner = json_object_get(object, "function"), *of = json_is_object(inner) ? inner : object,
-               *name = json_object_get(of, "name"), *given = json_object_get(of, "arguments");
-  if (!given) given = json_object_get(of, "parameters");
-  char *text = json_is_object(given) ? json_dumps(given, JSON_COMPACT) : NULL;
-  bool good = json_is_string(name) && (text || !given || json_is_string(given));
-  if (json_is_string(given) && !c->streams)
-    good &= are_json(json_string_value(given), json_string_length(given));
-  if (good && begin_call(c, json_string_value(name), json_string_length(name))) {
-    if (json_is_string(given)) add_arguments(c, json_string_value(given), json_string_length(given));
-    else add_arguments(c, text ? text : "{}", strlen(text ? text : "{}"));
+  json_t *object = read_json(c->held.at + c->object, c->held.bytes - c->object);
+  const json_t *inner = json_object_get(object, "function"), *of = json_is_object(inner) ? inner : object;
+  const char *name = json_string_value(json_object_get(of, "name"));
+  const size_t bytes = json_string_length(json_object_get(of, "name"));
+  rf_body value = {0};
+  bool good = name && strlen(name) == bytes && add_given(c, of, of == inner, &value);
+  if (good && begin_call(c, name, bytes)) {
+    if (value.bytes) add_arguments(c, value.at, value.bytes);
     drop_held(c);
     c->state = BETWEEN;
   } else give_held(c);
-  free(text);
+  rf_body_free(&value);
   json_decref(object);
 }
 
