@@ -343,7 +343,7 @@ static void a_plan_alone_has_a_summary(void **state) {
   assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12);
   near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
   assert_non_null(
-      strstr(text(summary, "sentence"), "it waits 400 ms of 1 s for transfers. Its pipeline stages"));
+      strstr(text(summary, "sentence"), "it waits 400 ms of 1 s for transfers. The pipeline stages"));
   json_decref(summary);
   /* If the plan does not fit, the sentence begins with this. */
   json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
