@@ -410,6 +410,8 @@ XLA_TESTS = (
     ("goldens of training", "train_golden"),
     ("goldens of generation", "generate_golden"),
     ("faults of plugins", "backend_xla_client"),
+    ("the cache of programs", "backend_xla_cache"),
+    ("steps that run ahead", "backend_xla_flights"),
 )
 
 

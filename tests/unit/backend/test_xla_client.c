@@ -1,6 +1,6 @@
 /* test_xla_client.c - the client of PJRT plugins: every fault with the fake plugin of
  * tests/support/plugin, and a real plugin if there is one. */
-#include "backend/xla/client.h"
+#include "support/fake_client.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -12,35 +12,6 @@
 
 #include "backend/xla/client_parts.h"
 #include "base/file.h"
-#include "support/files.h"
-#include "support/scratch.h"
-
-static rf_error fault; /* of the last call that failed */
-
-#define GOOD(call) \
-  do { \
-    if ((call) != RAFTER_OK) fail_msg("%s: %s", #call, fault.message); \
-  } while (0)
-
-/* Fails the test if `text` is not in the error's message. */
-static void says(const rf_error *error, const char *text) {
-  if (!strstr(error->message, text)) fail_msg("\"%s\" is not in the message \"%s\"", text, error->message);
-}
-
-static rf_xla_client *open_fake(const char *behaviour) {
-  rf_xla_client *client = NULL;
-  rf_xla_settings settings = {.plugin = RF_FAKE_PLUGIN};
-  setenv("FAKE_PLUGIN", behaviour, 1);
-  GOOD(rf_xla_open(&settings, &client, &fault));
-  return client;
-}
-
-static rf_xla_id compiled(rf_xla_client *client, const char *text, int replicas) {
-  rf_xla_id program = 0;
-  rf_xla_compile of = {.text = text, .bytes = strlen(text), .replicas = replicas};
-  GOOD(rf_xla_program(client, &of, &program, NULL, &fault));
-  return program;
-}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -255,151 +226,7 @@ static void a_killed_child_is_reported(void **state) {
   rf_xla_close(client);
 }
 
-/* ---- cache ----------------------------------------------------------------------------------- */
-
-static rf_xla_id compiled_with(rf_xla_client *client, const char *text, const char *cache, bool *cached) {
-  rf_xla_id program = 0;
-  rf_xla_stats stats;
-  rf_xla_compile of = {.text = text, .bytes = strlen(text), .replicas = 1, .cache = cache};
-  GOOD(rf_xla_program(client, &of, &program, &stats, &fault));
-  *cached = stats.cached;
-  assert_int_equal(stats.total, 160);
-  assert_true(stats.flops == 64);
-  return program;
-}
-
-/* Changes one byte of the only file in the cache, or cuts the file. */
-static void damage(const char *cache, const char *how) {
-  char command[1024];
-  snprintf(command, sizeof command, "f=$(echo %s/*.xla) && test -f \"$f\" && %s", cache, how);
-  assert_int_equal(system(command), 0);
-}
-
-static void programs_are_cached(void **state) {
-  (void)state;
-  bool cached;
-  const char *cache = at("cache");
-  static const char *const DAMAGE[] = {"printf x | dd of=$f bs=1 seek=150 conv=notrunc status=none",
-                                       "truncate -s 100 $f", "truncate -s 10 $f", "truncate -s 0 $f",
-                                       "printf x >>$f"};
-  rf_xla_client *client = open_fake("");
-  compiled_with(client, "fake.results=2", cache, &cached);
-  assert_false(cached);
-  compiled_with(client, "fake.results=2", cache, &cached);
-  assert_true(cached);
-  for (size_t i = 0; i < sizeof DAMAGE / sizeof *DAMAGE; i++) {
-    damage(cache, DAMAGE[i]);
-    compiled_with(client, "fake.results=2", cache, &cached);
-    assert_false(cached);
-    compiled_with(client, "fake.results=2", cache, &cached);
-    assert_true(cached);
-  }
-  rf_xla_close(client);
-  /* another process uses the file, also when the plugin has one device less */
-  client = open_fake("");
-  compiled_with(client, "fake.results=2", cache, &cached);
-  assert_true(cached);
-  compiled_with(client, "fake.results=3", cache, &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-  client = open_fake("devices=3");
-  compiled_with(client, "fake.results=2", cache, &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-}
-
-static void refused_files_are_compiled_again(void **state) {
-  (void)state;
-  bool cached;
-  const char *cache = at("refused");
-  rf_xla_client *client = open_fake("");
-  compiled_with(client, "one", cache, &cached);
-  rf_xla_close(client);
-  client = open_fake("load_refuse");
-  compiled_with(client, "one", cache, &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-  /* a file that ends the plugin is removed, and the next run compiles */
-  client = open_fake("load_abort");
-  rf_xla_id program;
-  rf_xla_compile of = {.text = "one", .bytes = 3, .replicas = 1, .cache = cache};
-  assert_int_equal(rf_xla_program(client, &of, &program, NULL, &fault), RAFTER_FAILED);
-  says(&fault, "Check failed: bad program");
-  rf_xla_close(client);
-  client = open_fake("load_abort");
-  compiled_with(client, "one", cache, &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-  client = open_fake("no_store");
-  compiled_with(client, "two", at("none"), &cached);
-  compiled_with(client, "two", at("none"), &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-}
-
-static void topologies_are_cached(void **state) {
-  (void)state;
-  rf_xla_id program;
-  rf_xla_client *client = NULL;
-  rf_xla_settings settings = {.plugin = RF_FAKE_PLUGIN, .compile_only = true};
-  rf_xla_compile of = {
-      .text = "x", .bytes = 1, .replicas = 4, .topology = "fake:2x2", .cache = at("topology")};
-  setenv("FAKE_PLUGIN", "", 1);
-  GOOD(rf_xla_open(&settings, &client, &fault));
-  for (int i = 0; i < 2; i++) {
-    rf_xla_stats stats;
-    GOOD(rf_xla_program(client, &of, &program, &stats, &fault));
-    assert_int_equal(stats.cached, i);
-    assert_int_equal(stats.total, 160);
-    assert_int_equal(program, 0);
-  }
-  rf_xla_close(client);
-}
-
-/* A folder that cannot be written is ignored. */
-static void a_cache_that_cannot_be_written_is_ignored(void **state) {
-  (void)state;
-  bool cached;
-  rf_xla_client *client = open_fake("");
-  compiled_with(client, "one", "/dev/null/cache", &cached);
-  assert_false(cached);
-  rf_xla_close(client);
-}
-
-static void the_oldest_files_are_removed(void **state) {
-  (void)state;
-  char path[300], data[1000] = {0};
-  snprintf(path, sizeof path, "%s", at("trim"));
-  assert_int_equal(rf_make_folders(path, &fault), RAFTER_OK);
-  for (int i = 0; i < 5; i++) {
-    char name[400];
-    snprintf(name, sizeof name, "%s/%d.xla", path, i);
-    GOOD(rf_file_write(name, data, sizeof data, &fault));
-    struct timespec times[2] = {{1000 + (i * 7) % 5, 0}, {1000 + (i * 7) % 5, 0}};
-    assert_int_equal(utimensat(AT_FDCWD, name, times, 0), 0);
-  }
-  snprintf(data, sizeof data, "%s/other.txt", path);
-  GOOD(rf_file_write(data, data, sizeof data, &fault));
-  rf_xla_cache_trim(path, 2500);
-  /* times: file 0: 0, 1: 2, 2: 4, 3: 1, 4: 3; the files with times 4 and 3 stay */
-  static const bool STAYS[] = {false, false, true, false, true};
-  for (int i = 0; i < 5; i++) {
-    char name[400];
-    snprintf(name, sizeof name, "%s/%d.xla", path, i);
-    assert_int_equal(!access(name, F_OK), STAYS[i]);
-  }
-  assert_int_equal(access(data, F_OK), 0);
-}
-
 /* ---- execution ------------------------------------------------------------------------------- */
-
-static int64_t living(rf_xla_client *client, rf_xla_shared *shared) {
-  rf_xla_id program = compiled(client, "fake.live", 1);
-  rf_xla_result result = {.at = 0, .bytes = 8};
-  rf_xla_call call = {.program = program, .devices = 1, .results = 1, .result = &result, .shared = shared};
-  GOOD(rf_xla_execute(client, &call, NULL, &fault));
-  return *(int64_t *)shared->data;
-}
 
 static void buffers_are_copied_and_freed(void **state) {
   (void)state;
@@ -449,117 +276,6 @@ static void buffers_are_copied_and_freed(void **state) {
   assert_int_equal(rf_xla_times_of(client).calls, 4 + 4);
   rf_xla_unshare(client, &shared);
   rf_xla_close(client);
-}
-
-/* Two programs run at a time. The second one reads the first one's result, and takes its buffer. */
-static void launches_run_ahead(void **state) {
-  (void)state;
-  rf_xla_shared shared;
-  rf_xla_client *client = open_fake("");
-  GOOD(rf_xla_share(client, 4096, &shared, &fault));
-  float *data = shared.data;
-  rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
-  rf_xla_result result = {.keep = true, .at = 64, .bytes = 16};
-  rf_xla_call call = {compiled(client, "good", 1), 1, 1, 1, &argument, &result, &shared};
-  const bool donated = true, *none = NULL;
-  for (int i = 0; i < 4; i++) data[i] = (float)(i + 1);
-  assert_int_equal(rf_xla_land(client, &fault), RAFTER_FAILED);
-  says(&fault, "no execution has been launched");
-  GOOD(rf_xla_launch(client, &call, none, &fault));
-  for (int i = 0; i < 9; i++) {
-    argument.buffer = result.buffer;
-    result.at = 64 + 32 * (i % 2);
-    GOOD(rf_xla_launch(client, &call, &donated, &fault));
-    assert_int_equal(rf_xla_launch(client, &call, none, &fault), RAFTER_FAILED);
-    says(&fault, "2 executions run already");
-    assert_int_equal(rf_xla_get(client, argument.buffer, &shared, 512, 16, &fault), RAFTER_FAILED);
-    GOOD(rf_xla_land(client, &fault));
-  }
-  GOOD(rf_xla_land(client, &fault));
-  assert_int_equal(rf_xla_times_of(client).calls, 10);
-  for (int k = 0; k < 2; k++) assert_true(data[16 + 8 * k + 3] == 4);
-  assert_int_equal(living(client, &shared), 2); /* the result, and the array that the program keeps */
-  /* a program is freed only after its executions */
-  argument.buffer = result.buffer;
-  GOOD(rf_xla_launch(client, &call, none, &fault));
-  rf_xla_free(client, &result.buffer, 1);
-  rf_xla_program_free(client, call.program);
-  assert_int_equal(rf_xla_land(client, &fault), RAFTER_FAILED);
-  says(&fault, "no execution has been launched");
-  rf_xla_free(client, &argument.buffer, 1);
-  assert_int_equal(living(client, &shared), 0);
-  rf_xla_unshare(client, &shared);
-  rf_xla_close(client);
-}
-
-/* A result that nobody copies or names is free before its execution ends. */
-static void unwanted_results_are_free_in_flight(void **state) {
-  (void)state;
-  rf_xla_shared shared;
-  rf_xla_client *client = open_fake("");
-  GOOD(rf_xla_share(client, 4096, &shared, &fault));
-  rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
-  rf_xla_result result = {.at = -1, .bytes = 16};
-  rf_xla_call call = {compiled(client, "good", 1), 1, 1, 1, &argument, &result, &shared};
-  GOOD(rf_xla_launch(client, &call, NULL, &fault));
-  assert_int_equal(living(client, &shared), 1); /* the array that the program keeps */
-  GOOD(rf_xla_land(client, &fault));
-  result.at = 64;
-  GOOD(rf_xla_launch(client, &call, NULL, &fault));
-  assert_int_equal(living(client, &shared), 2); /* also the result that is copied */
-  GOOD(rf_xla_land(client, &fault));
-  assert_int_equal(living(client, &shared), 1);
-  rf_xla_unshare(client, &shared);
-  rf_xla_close(client);
-}
-
-/* Failures that show only when the host waits, of the first or the second of two programs. */
-static void faults_in_flight_are_reported(void **state) {
-  (void)state;
-  static const char *const FAULTS[] = {"fake.late_refuse", "fake.late_abort"},
-                           *const SAYS[] = {"the execution failed late", "Check failed: a late result"};
-  for (int f = 0; f < 4; f++) {
-    rf_xla_shared shared;
-    rf_xla_client *client = open_fake("");
-    GOOD(rf_xla_share(client, 4096, &shared, &fault));
-    rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
-    rf_xla_result result = {.keep = true, .at = 64, .bytes = 16};
-    rf_xla_call call = {0, 1, 1, 1, &argument, &result, &shared};
-    const rf_xla_id good = compiled(client, "good", 1), bad = compiled(client, FAULTS[f % 2], 1);
-    call.program = f < 2 ? bad : good;
-    GOOD(rf_xla_launch(client, &call, NULL, &fault));
-    call.program = f < 2 ? good : bad;
-    GOOD(rf_xla_launch(client, &call, NULL, &fault));
-    rf_status first = rf_xla_land(client, &fault);
-    assert_int_equal(first, f < 2 ? RAFTER_FAILED : RAFTER_OK);
-    if (f >= 2) assert_int_equal(rf_xla_land(client, &fault), RAFTER_FAILED);
-    says(&fault, SAYS[f % 2]);
-    assert_int_equal(rf_xla_lost(client), f % 2);
-    if (f == 0) GOOD(rf_xla_land(client, &fault));
-    rf_xla_close(client);
-  }
-}
-
-/* The child is killed while a program runs, and while nobody waits for it. */
-static void a_child_killed_in_flight_is_reported(void **state) {
-  (void)state;
-  for (int land = 0; land < 2; land++) {
-    rf_xla_shared shared;
-    rf_xla_client *client = open_fake("");
-    GOOD(rf_xla_share(client, 4096, &shared, &fault));
-    rf_xla_argument argument = {.at = 0, .shape = {RF_F32, 1, {4}}};
-    rf_xla_result result = {.keep = true, .at = 64, .bytes = 16};
-    rf_xla_call call = {compiled(client, "good", 1), 1, 1, 1, &argument, &result, &shared};
-    GOOD(rf_xla_launch(client, &call, NULL, &fault));
-    kill(client->child, SIGKILL);
-    rf_status status = land ? rf_xla_land(client, &fault) : rf_xla_launch(client, &call, NULL, &fault);
-    assert_int_equal(status, RAFTER_FAILED);
-    says(&fault, "signal 9 (Killed)");
-    assert_true(rf_xla_lost(client));
-    assert_int_equal(rf_xla_land(client, &fault), RAFTER_FAILED);
-    rf_xla_unshare(client, &shared);
-    rf_xla_close(client);
-  }
 }
 
 static void faults_at_execution_are_reported(void **state) {
@@ -960,16 +676,7 @@ int main(void) {
       cmocka_unit_test(a_compilation_can_be_stopped),
       cmocka_unit_test(a_stop_leaves_buffers_readable),
       cmocka_unit_test(a_killed_child_is_reported),
-      cmocka_unit_test(programs_are_cached),
-      cmocka_unit_test(refused_files_are_compiled_again),
-      cmocka_unit_test(topologies_are_cached),
-      cmocka_unit_test(a_cache_that_cannot_be_written_is_ignored),
-      cmocka_unit_test(the_oldest_files_are_removed),
       cmocka_unit_test(buffers_are_copied_and_freed),
-      cmocka_unit_test(launches_run_ahead),
-      cmocka_unit_test(unwanted_results_are_free_in_flight),
-      cmocka_unit_test(faults_in_flight_are_reported),
-      cmocka_unit_test(a_child_killed_in_flight_is_reported),
       cmocka_unit_test(faults_at_execution_are_reported),
       cmocka_unit_test(a_freed_program_leaves_buffers),
       cmocka_unit_test(kept_arrays_follow_their_bytes),
