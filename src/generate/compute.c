@@ -164,12 +164,17 @@ static bool starts(const void *self, const rf_forward_part *part, int count) {
          rf_run_starts(c->g->run, c->g->first + RF_DECODE) && program_chooses(io, part, count);
 }
 
+/* Returns the error of the first failed copy of a page. */
+static rf_status check_pages(const compute *c, rf_error *error) {
+  if (c->moved != RAFTER_OK && error) *error = c->move_error;
+  return c->moved;
+}
+
 static rf_status start(void *self, rf_forward_part *part, int count, bool follows, rf_error *error) {
   compute *c = self;
   const struct inputs *io = &c->io[RF_DECODE];
   rf_run_inputs inputs = {.rows = count, .step = 1, .unread = io->of_logits, .follows = follows};
-  if (c->moved != RAFTER_OK && error) *error = c->move_error;
-  RF_TRY(c->moved);
+  RF_TRY(check_pages(c, error));
   write_inputs(c, RF_DECODE, part, count);
   write_rules(io, part, count, true);
   RF_TRY(stops(c, &inputs.stop, error));
@@ -245,10 +250,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   compute *c = self;
   const struct inputs *io = &c->io[plan];
   int64_t rows = 0, context = 0, began = rf_phase_begin();
-  if (c->moved != RAFTER_OK) {
-    if (error) *error = c->move_error;
-    return c->moved;
-  }
+  RF_TRY(check_pages(c, error));
   bool inside = program_chooses(io, part, count);
   if (io->tokens) write_inputs(c, plan, part, count);
   if (io->rules) write_rules(io, part, count, inside);

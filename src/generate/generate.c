@@ -55,11 +55,18 @@ rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *dr
 
 int64_t rf_generate_copies(const rf_plan *decode) { return rf_mesh_copies(&decode->graph->mesh); }
 
+/* RAFTER_AHEAD=0 makes each step wait, for measurements. */
+static bool must_wait(void) {
+  const char *asked = getenv("RAFTER_AHEAD");
+  return asked && *asked == '0';
+}
+
 rf_status rf_generator_new(const rf_infer_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **out, rf_error *error) {
   rf_generator *g = calloc(1, sizeof *g);
   if (!g) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   g->settings = *settings;
+  g->settings.no_ahead |= must_wait();
   g->prefill = prefill;
   g->decode = decode;
   int64_t copies = rf_generate_copies(decode);

@@ -273,20 +273,23 @@ static bool serve_drop(session *s, reply *out, host_fault *fault) {
   return true;
 }
 
-static bool serve_execute(session *s, reply *out, host_fault *fault) {
+typedef bool execute_with(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
+                          host_fault *fault);
+
+/* The answer has the ids of the kept results. */
+static bool answer_ids(execute_with *execute, session *s, reply *out, host_fault *fault) {
   int64_t *ids = NULL;
   size_t count = 0;
-  if (!host_execute(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
+  if (!execute(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
   *out = (reply){ids, count * sizeof *ids, ids};
   return true;
 }
 
+static bool serve_execute(session *s, reply *out, host_fault *fault) {
+  return answer_ids(host_execute, s, out, fault);
+}
 static bool serve_launch(session *s, reply *out, host_fault *fault) {
-  int64_t *ids = NULL;
-  size_t count = 0;
-  if (!host_launch(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
-  *out = (reply){ids, count * sizeof *ids, ids};
-  return true;
+  return answer_ids(host_launch, s, out, fault);
 }
 
 static bool serve_land(session *s, reply *out, host_fault *fault) {

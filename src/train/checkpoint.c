@@ -260,7 +260,6 @@ static rf_status time_file(const char *folder, int64_t bytes, double *seconds, r
   enum { BLOCK = 1 << 16 };
   static uint64_t block[BLOCK / 8];
   char path[PATH_BYTES + 32];
-  uint64_t random = 1;
   double began = rf_now_seconds();
   snprintf(path, sizeof path, "%s/speed.XXXXXX", folder);
   int file = mkstemp(path);
@@ -268,7 +267,7 @@ static rf_status time_file(const char *folder, int64_t bytes, double *seconds, r
   for (int64_t at = 0, n; at < bytes && good; at += n) {
     n = bytes - at < BLOCK ? bytes - at : BLOCK;
     for (int i = 0; i < BLOCK / 8; i++) /* numbers that a file system cannot compress */
-      block[i] = random = random * 6364136223846793005u + 1442695040888963407u;
+      block[i] = rf_key(0, (uint64_t)at, (uint64_t)i);
     ssize_t done = write(file, block, (size_t)n);
     good = done == n;
     if (done >= 0 && !good) errno = ENOSPC;

@@ -396,8 +396,17 @@ _Static_assert((int)RF_XLA_FLIGHTS == RF_WIRE_FLIGHTS, "the child process refuse
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
+/* Counts `calls` executions, and the time since `begin`. */
+static void add_times(rf_xla_client *client, int calls, double begin) {
+  pthread_mutex_lock(&client->lock);
+  client->times.calls += calls;
+  client->times.seconds += rf_now_seconds() - begin;
+  pthread_mutex_unlock(&client->lock);
+}
+
 static rf_status ask_to_execute(rf_xla_client *client, rf_wire_kind kind, const rf_xla_call *call,
                                 const bool *donated, rf_error *error) {
+  double begin = rf_now_seconds();
   size_t arguments = (size_t)call->devices * (size_t)call->arguments;
   size_t results = (size_t)call->devices * (size_t)call->results, staged = 0;
   for (size_t i = 0; i < arguments; i++) staged += !call->argument[i].buffer;
@@ -432,33 +441,20 @@ static rf_status ask_to_execute(rf_xla_client *client, rf_wire_kind kind, const 
                             .part = {{&head, sizeof head}, {room, bytes}, {flag, (size_t)call->arguments}}};
   RF_GO(rf_xla_ask_for(client, &message, made, results * sizeof *made, error));
   for (size_t i = 0; i < results; i++) call->result[i].buffer = made[i];
+  add_times(client, 1, begin);
 done:
   free(room);
   return status;
 }
 
-/* Counts `calls` executions, and the time since `begin`. */
-static void add_times(rf_xla_client *client, int calls, double begin) {
-  pthread_mutex_lock(&client->lock);
-  client->times.calls += calls;
-  client->times.seconds += rf_now_seconds() - begin;
-  pthread_mutex_unlock(&client->lock);
-}
-
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                          rf_error *error) {
-  double begin = rf_now_seconds();
-  RF_TRY(ask_to_execute(client, RF_WIRE_EXECUTE, call, donated, error));
-  add_times(client, 1, begin);
-  return RAFTER_OK;
+  return ask_to_execute(client, RF_WIRE_EXECUTE, call, donated, error);
 }
 
 rf_status rf_xla_launch(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                         rf_error *error) {
-  double begin = rf_now_seconds();
-  RF_TRY(ask_to_execute(client, RF_WIRE_LAUNCH, call, donated, error));
-  add_times(client, 1, begin);
-  return RAFTER_OK;
+  return ask_to_execute(client, RF_WIRE_LAUNCH, call, donated, error);
 }
 
 rf_status rf_xla_land(rf_xla_client *client, rf_error *error) {

@@ -524,12 +524,6 @@ static rf_status finish(rf_program *program, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* For measurements of what running ahead gains. */
-static bool must_wait(void) {
-  const char *asked = getenv("RAFTER_AHEAD");
-  return asked && *asked == '0';
-}
-
 /* A step can run ahead if another one can follow it, and if the host does nothing after it but read
  * its outputs. */
 static bool runs_ahead(const xla_program *p) {
@@ -550,7 +544,7 @@ static rf_status open_ahead(xla_program *p, rf_error *error) {
     p->feeds = rf_graph_find(graph, graph->tensor[t].follows);
     p->fed = p->feeds == RF_NONE ? RF_NONE : t;
   }
-  if (!runs_ahead(p) || must_wait()) return RAFTER_OK;
+  if (!runs_ahead(p)) return RAFTER_OK;
   p->held = calloc((size_t)p->memory->chips, sizeof *p->held);
   bool good = p->held != NULL;
   for (int i = 0; i < RF_STEPS_AHEAD; i++) {
