@@ -195,7 +195,7 @@ typedef enum rafter_form {
  *   "schema": the JSON values of a schema. Each "$ref" names a part of the same schema.
  *   "regex": the texts that a regular expression matches.
  *   "any": a list of parts. The text has exactly one of these parts.
- *   "repeat": a part that occurs at least once. The text of "between" separates the occurrences.
+ *   "repeat": a part that occurs once or more. The text of "between" separates the occurrences.
  *   "without": any text that does not contain the given text, which has 1 to 64 bytes.
  *   "until": any text that ends with the given text, and does not contain it before the end.
  * "without" and "until" may have "begin", a text of one byte that is not 0 and not white space. The
@@ -273,7 +273,7 @@ typedef struct rafter_request {
    * written. All rows are complete when the first event of answer 0 arrives. The caller must keep
    * the arrays until the last event. If `prompt_logprobs` is NULL, no step writes these arrays. */
   float *prompt_logprobs;
-  int32_t *prompt_ranks;      /* (count) number of tokens with at least this token's probability */
+  int32_t *prompt_ranks;      /* (count) number of tokens that are as likely as this token, or likelier */
   int32_t prompt_top;         /* number of likeliest tokens to report in a row, 0 to 32 */
   int32_t *prompt_top_ids;    /* (count, prompt_top) likeliest first */
   float *prompt_top_logprobs; /* (count, prompt_top) */

@@ -16,7 +16,7 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* List of all commands: `TRAIN` stands for RF_COMMAND_TRAIN in train.c. A new command needs an
+/* List of all commands. `TRAIN` is the command RF_COMMAND_TRAIN in train.c. A new command needs an
  * entry here. */
 // clang-format off
 #define RF_COMMANDS(X) \

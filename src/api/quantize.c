@@ -53,7 +53,7 @@ static bool is_matrix(const rf_quant_tensor *t) {
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head has at least six bits per weight, because its errors reach every logit. In a tied model,
+/* The head has six or more bits per weight, because its errors reach every logit. In a tied model,
  * the token table is the head. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);

@@ -60,7 +60,7 @@ typedef struct rf_device_type {
    * rf_device.chips to settings->chips, or fails if it has fewer chips. */
   rf_status (*open)(rf_device **device, const rf_device_settings *settings, rf_error *error);
   void (*close)(rf_device *device);
-  /* Allocates a block of `bytes` zeroed bytes on every chip, aligned to at least 64 bytes. */
+  /* Allocates a block of `bytes` zeroed bytes on every chip, aligned to 64 bytes or more. */
   rf_status (*allocate)(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
   void (*release)(rf_memory *memory);
   /* Maps a range of memory before its first use. The function is NULL if all memory is always

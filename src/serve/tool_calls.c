@@ -117,7 +117,7 @@ static bool are_json(const char *text, size_t bytes) {
 }
 
 /* Appends the value of an object's member as the model wrote it, without blanks between tokens.
- * Numbers so keep all their digits. The last member of this name counts, as in Jansson. */
+ * So numbers keep all their digits. The last member of this name counts, as in Jansson. */
 static void add_value(const char *text, size_t bytes, const char *name, rf_body *value) {
   rf_body token = {0}; /* a key or a value */
   bool in_string = false, escaped = false, takes = false;

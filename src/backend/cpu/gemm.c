@@ -91,7 +91,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.kc = rf_ceil_div(rf_ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   /* number of strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* a group should have at least half of group_strips, so a product with few strips has fewer
+  /* a group should have half of group_strips or more, so a product with few strips has fewer
    * groups */
   int64_t groups = rf_ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;

@@ -19,8 +19,8 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
 #define RF_PEAK_VECTORS_OF(isa) ((isa) < RF_ISA_AMX ? (isa) : RF_ISA_AVX512BF16)
 
 /* Reads a buffer in `loops` passes and returns the bytes/s of the fastest pass. The caller has
- * written the buffer before. The buffer should be far larger than the caches (at least 1 GiB for
- * printed figures). `bytes` is rounded down to a multiple of 4 KiB per thread. */
+ * written the buffer before. The buffer should be far larger than the caches (1 GiB or more
+ * for printed figures). `bytes` is rounded down to a multiple of 4 KiB per thread. */
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);
 /* Copies the first half of the buffer to the second half. Counts bytes read plus bytes written.
  * Ordinary stores also read their destination, but these reads do not count. Non-temporal stores do

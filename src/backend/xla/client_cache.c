@@ -120,7 +120,7 @@ static int compare_used(const void *a, const void *b) {
   return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* Removes the least recently used files until the other files have at most `most` bytes. */
+/* Removes files, the longest unused first, until `most` bytes or fewer remain. */
 void rf_xla_cache_trim(const char *folder, int64_t most) {
   entry *list = NULL;
   size_t count = 0, room = 0;

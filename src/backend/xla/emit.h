@@ -202,7 +202,7 @@ typedef struct rf_emit_options {
   bool no_donation; /* arguments keep their buffers */
   rf_emit_known known;
   rf_emit_target target;
-  /* maximum bytes of a chunk of logits in f32, at least one row; 0: the emitter chooses */
+  /* maximum bytes of a chunk of logits in f32; a chunk has one row or more. 0: the emitter chooses */
   int64_t head_bytes;
   /* maximum tokens of a block of attention, a multiple of 16; 0: the emitter chooses */
   int64_t attention_block;

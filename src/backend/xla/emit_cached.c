@@ -437,8 +437,8 @@ static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
   return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
 }
 
-/* Returns the number of rows in a chunk. The number is at least 32, and half of the maximum if a
- * key head has few query heads. */
+/* Returns the number of rows in a chunk. The minimum is 32. If a key head has few query heads,
+ * the number is half of the maximum. */
 static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
   int64_t most = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS;
   if (group >= most / 32) return 32;

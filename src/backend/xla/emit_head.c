@@ -141,7 +141,7 @@ typedef struct rows {
   rf_val grouped; /* z as (c,G,L), or as (c,V) for groups of 1 */
   rf_val tiles;   /* z as (c/8,G,8,L); no value: arrays of this compiler have no tiles */
   rf_val tops;    /* (c,G): largest of each group */
-  rf_val most;    /* (c): largest logit of the row, at least -1e30 */
+  rf_val most;    /* (c): largest logit of the row, or -1e30 if all are smaller */
   rf_val sum;     /* (c): sum of exp(z - most) */
 } rows;
 
