@@ -349,7 +349,7 @@ enum { NARROW_HEAD = 128 };
 /* Fraction of one thread's peak that a reference kernel reaches. The fraction is used if
  * calibration has not timed the kernel. Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
-static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.63, EIGHT_BITS = 0.75;
+static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.63, EIGHT_BITS = 0.78;
 
 /* Fraction of a matrix unit that does useful work when `extent` is padded to whole tiles. */
 static double filled(double extent, int tile) {

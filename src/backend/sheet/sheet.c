@@ -2,6 +2,7 @@
  * names and workspace sizes. Names and sizes depend only on shapes. */
 #include "backend/kernel.h"
 #include "backend/xla/emit_attention.h"
+#include "backend/xla/emit_head.h"
 #include "machine/isa.h"
 #include "machine/tiles.h"
 
@@ -77,6 +78,29 @@ static size_t operand_of(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   return (size_t)rf_tiled_bytes((int)rf_dtype_bits(of->dtype), of->rank, of->shape);
 }
 
+/* ---- programs of the GPU compiler ------------------------------------------------------------ */
+
+/* Bytes of the largest arrays of a chunk of the head that exist at the same time: the logits and
+ * their gradient, and the weight and its gradient with the columns of padding. In bf16, the gradient
+ * of the logits is three arrays: two numbers that together keep 16 bits for the gradient of the
+ * weight, and one number for the gradient of the rows. */
+static size_t head_chunk(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
+  bool grad = op->def == &RF_OP_HEAD_LOSS_GRAD, back = grad || op->def == &RF_OP_HEAD_LOSS_BWD;
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  int64_t tokens = w->shape[op->attr.head.transpose ? 0 : 1];
+  rf_emit_target target = rf_emit_target_of("cuda");
+  rf_head_size of = {.rows = x->shape[0],
+                     .width = x->shape[1],
+                     .vocab = op->attr.axes ? tokens : rf_emit_head_vocab(&target, tokens),
+                     .adds = back && rf_emit_wants(op, grad ? 3 : 1)};
+  int64_t chunk = of.rows ? rf_emit_head_rows(&target, 0, &of) : 0, word = rf_dtype_bits(x->dtype) / 8,
+          weight = of.vocab == tokens ? 0 : of.vocab * of.width,
+          gradient = back ? (of.adds && x->dtype == RF_BF16 ? 3 : 1) * word : 0;
+  return (size_t)(chunk * of.vocab * ((int64_t)sizeof(float) + gradient) +
+                  weight * (word + (of.adds ? (int64_t)sizeof(float) : 0)));
+}
+
 static void run(const rf_call *call) { (void)call; }
 
 static const rf_kernel ROWS[] = {
@@ -98,7 +122,16 @@ static const rf_kernel TPU_ROWS[] = {
     {.op = "all_reduce", .name = "sheet_all_reduce", .workspace_bytes = operand_of, .run = run},
     {0},
 };
-static const rf_kernel *const TABLES[] = {ROWS, NULL}, *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL};
+static const rf_kernel GPU_ROWS[] = {
+    {.op = "head_loss", .name = "sheet_head", .workspace_bytes = head_chunk, .run = run},
+    {.op = "head_loss_bwd", .name = "sheet_head", .workspace_bytes = head_chunk, .run = run},
+    {.op = "head_loss_grad", .name = "sheet_head", .workspace_bytes = head_chunk, .run = run},
+    {.op = "head_score", .name = "sheet_head", .workspace_bytes = head_chunk, .run = run},
+    {0},
+};
+static const rf_kernel *const TABLES[] = {ROWS, NULL}, *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL},
+                              *const GPU_TABLES[] = {GPU_ROWS, ROWS, NULL};
 
 const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES, .sheet = true};
 const rf_backend RF_BACKEND_SHEET_TPU = {.name = "sheet", .tables = TPU_TABLES, .sheet = true};
+const rf_backend RF_BACKEND_SHEET_GPU = {.name = "sheet", .tables = GPU_TABLES, .sheet = true};

@@ -2,7 +2,7 @@
  * sharded vocabulary. Training and scoring never have the logits of all rows in memory. A loop
  * computes the logits z (c,V) of one chunk of c rows, and all results that depend on these logits.
  * Each chunk reads the whole weight, so chunks are as large as rf_emit.head_bytes allows. */
-#include "backend/xla/emit.h"
+#include "backend/xla/emit_head.h"
 
 #include <math.h>
 
@@ -57,7 +57,7 @@ static head head_of(rf_emit *e, const rf_op *op) {
  * faster. Without the empty tokens, the compiler pads the weight in each chunk. */
 static void pad_vocabulary(rf_emit *e, head *of) {
   rf_hlo *h = e->h;
-  int64_t step = e->target.columns, more = step ? rf_ceil_div(of->vocab, step) * step - of->vocab : 0;
+  int64_t more = rf_emit_head_vocab(&e->target, of->vocab) - of->vocab;
   if (!more || rf_has(of->words)) return;
   of->w = rf_hlo_pad(h, of->w, of->transpose ? 0 : 1, 0, more, 0);
   if (rf_has(of->bias)) of->bias = rf_hlo_pad(h, of->bias, 0, 0, more, 0);
@@ -232,21 +232,29 @@ static rf_val zero_if_ignored(rf_hlo *h, rf_val labels, rf_val v) {
 enum { LARGEST = 1 << 30 }; /* size of a chunk of logits in f32, in bytes */
 enum { BALANCED_ROWS = 256, BALANCED_ROWS_WITH_GRADIENT = 512 };
 
-static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
-  int64_t n = c->in[0].dim[0], vocab = c->of.vocab, bytes = e->head_bytes, fewest = 1;
-  bool adds = rf_has(c->sum_of[0]);
+int64_t rf_emit_head_vocab(const rf_emit_target *target, int64_t vocab) {
+  return target->columns ? rf_ceil_div(vocab, target->columns) * target->columns : vocab;
+}
+
+int64_t rf_emit_head_rows(const rf_emit_target *target, int64_t bytes, const rf_head_size *of) {
+  int64_t fewest = 1, gradient = 4 * of->width * of->vocab;
   if (bytes == 0) {
-    bytes = 64 << 20;
-    int64_t gradient = 4 * c->of.width * vocab;
-    if (e->target.head_bytes) bytes = e->target.head_bytes;
+    bytes = target->head_bytes ? target->head_bytes : 64 << 20;
     /* A chunk reads and writes the gradient, so chunks are larger for large gradients. */
-    if (e->target.head_bytes && adds && bytes < gradient) bytes = gradient < LARGEST ? gradient : LARGEST;
-    if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
-    else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
+    if (target->head_bytes && of->adds && bytes < gradient) bytes = gradient < LARGEST ? gradient : LARGEST;
+    if (target->bf16_products) fewest = of->adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
+    else if (of->adds && bytes < 2 * gradient) bytes = 2 * gradient;
   }
-  int64_t most = bytes / (4 * vocab) > fewest ? bytes / (4 * vocab) : fewest, count = (n + most - 1) / most;
-  int64_t each = (n + count - 1) / count;
-  return count > 1 && e->target.tiles ? rf_ceil_div(each, SUBLANES) * SUBLANES : each;
+  int64_t row = 4 * of->vocab, most = bytes / row > fewest ? bytes / row : fewest,
+          count = rf_ceil_div(of->rows, most), each = rf_ceil_div(of->rows, count);
+  return count > 1 && target->tiles ? rf_ceil_div(each, SUBLANES) * SUBLANES : each;
+}
+
+static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
+  return rf_emit_head_rows(
+      &e->target, e->head_bytes,
+      &(rf_head_size){
+          .rows = c->in[0].dim[0], .width = c->of.width, .vocab = c->of.vocab, .adds = rf_has(c->sum_of[0])});
 }
 
 /* Selects rows from `row` (i32 scalar) on. All other dimensions stay whole. */

@@ -151,6 +151,7 @@ static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
   s->end_sum = RF_NONE;
+  s->graph->at = (rf_op_place){RF_NONE, RF_SUBLAYER_NONE};
   rf_exchange x = {.def = &RF_OP_ALL_REDUCE,
                    .from = s->at[t].id,
                    .to_id = rf_sharder_tensor(s, t, &(rf_spec){.split = {0}}),

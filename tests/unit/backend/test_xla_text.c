@@ -1,5 +1,6 @@
 /* test_xla_text.c - properties of the module of a whole training step, read from its text: no large
  * arrays, donated arguments, names of ops. Needs no plugin. */
+#include "backend/kernel.h"
 #include "backend/xla/emit.h"
 #include "unit/graph/fixture.h"
 
@@ -157,6 +158,50 @@ static void test_vocabularies_are_padded_for_gpus(void **state) {
   rf_emitted_free(&m);
   rf_emitted_free(&cpu);
   rf_graph_free(graph);
+}
+
+static bool has_array(const rf_emitted *m, int64_t rows, int64_t columns, const char *type) {
+  char text[80];
+  snprintf(text, sizeof text, "tensor<%lldx%lldx%s>", (long long)rows, (long long)columns, type);
+  return strstr(m->text, text) != NULL;
+}
+
+/* The plan of a GPU has the arrays of the head's largest chunk: the logits, the gradient of the
+ * logits (`parts` arrays of its type), and a padded weight and its gradient. */
+static void test_plans_of_gpus_have_the_chunk_of_logits(void **state) {
+  (void)state;
+  static const struct {
+    const char *model;
+    rf_dtype dtype;
+    int64_t rows, columns, padded; /* padded: elements of a weight with columns of padding */
+  } CASES[] = {
+      {GPT2, RF_BF16, 2048, 50304, 50304 * 768},
+      {GPT2, RF_F32, 2048, 50304, 50304 * 768},
+      {"llama:layers=1,width=64,heads=4,kv_heads=2,vocab=128000,seq=1024", RF_BF16, 1024, 128000, 0},
+      {"llama:layers=1,width=64,heads=4,kv_heads=2,vocab=200000,seq=1024", RF_BF16, 512, 200000, 0},
+  };
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+    rf_graph *graph = graph_of(CASES[i].model, CASES[i].dtype, 1);
+    rf_emitted m = emit_for(graph, "cuda");
+    int64_t rows = CASES[i].rows, columns = CASES[i].columns;
+    bool narrow = CASES[i].dtype == RF_BF16;
+    assert_true(has_array(&m, rows, columns, "f32"));
+    assert_true(!narrow ||
+                (has_array(&m, 2 * rows, columns, "bf16") && has_array(&m, rows, columns, "bf16")));
+    int seen = 0;
+    for (int k = 0; k < graph->op_count; k++) {
+      const rf_op *op = &graph->op[k];
+      if (op->def != &RF_OP_HEAD_LOSS_GRAD) continue;
+      const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_SHEET_GPU, RF_ISA_BASE, graph, op);
+      assert_int_equal(kernel->workspace_bytes(graph, op, (rf_tiling){0}),
+                       rows * columns * (narrow ? 4 + 3 * 2 : 4 + 4) +
+                           CASES[i].padded * (narrow ? 2 + 4 : 4 + 4));
+      seen++;
+    }
+    assert_int_equal(seen, 1);
+    rf_emitted_free(&m);
+    rf_graph_free(graph);
+  }
 }
 
 /* A GPU's host waits for each round of a loop. Sampling has none, attention over an unknown number
@@ -339,6 +384,7 @@ int main(void) {
       cmocka_unit_test(test_whole_rows_call_cudnn),
       cmocka_unit_test(test_calls_of_cudnn_have_their_sizes),
       cmocka_unit_test(test_vocabularies_are_padded_for_gpus),
+      cmocka_unit_test(test_plans_of_gpus_have_the_chunk_of_logits),
       cmocka_unit_test(test_known_decoding_has_no_loop),
       cmocka_unit_test(test_changed_tensors_are_donated),
       cmocka_unit_test(test_every_op_is_a_location),

@@ -64,10 +64,11 @@ static void uva_stays_below_every_published_row(void **state) {
       {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
       {"M11", RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 15, 0},
   };
-  for (size_t k = 0; k < 2 * sizeof rows / sizeof *rows; k++) {
-    size_t i = k / 2;
-    rf_plan *plan = uva_on(k % 2 ? &RF_BACKEND_SHEET : &RF_BACKEND_NULL, 2, rows[i].dtype, rows[i].microbatch,
-                           rows[i].accumulate, rows[i].remat);
+  const rf_backend *const backends[] = {&RF_BACKEND_NULL, &RF_BACKEND_SHEET, &RF_BACKEND_SHEET_GPU};
+  for (size_t k = 0; k < 3 * sizeof rows / sizeof *rows; k++) {
+    size_t i = k / 3;
+    rf_plan *plan =
+        uva_on(backends[k % 3], 2, rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
     double gib = (double)plan->arena_bytes / GIB,
            off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
     if (gib > rows[i].gib || off < 0.7 || off > 1.3)
