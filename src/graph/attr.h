@@ -91,6 +91,7 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
   FIELD(of, float, temperature)  /* the logits are divided by this number, after the softcap; 0 means 1 */ \
   FIELD(of, int32_t, top)    /* for head_score: number of most likely tokens that it returns */ \
+  FIELD(of, rf_dtype, gradient)  /* bf16: head_loss_bwd and head_loss_grad round the gradient of logits */ \
   FIELD(of, int64_t, vocab)  /* head_part: size of the vocabulary over all chips; 0: the head is not sharded */
 
 #define RF_ATTR_POLICY(FIELD, of) \

@@ -548,6 +548,12 @@ op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype
   return h;
 }
 
+double op_tolerance(const rf_op *op, const rf_tensor *output) {
+  bool sums = output->class == RF_CLASS_GRADIENT && op->def->fields == RF_FIELDS_HEAD;
+  bool narrow = output->dtype == RF_BF16 || (sums && op->attr.head.gradient == RF_BF16);
+  return (double)(narrow ? op->def->tolerance.bf16 : op->def->tolerance.f32);
+}
+
 /* Sizes: small ones first, then sizes around the widths of vectors, tiles and blocks. */
 
 /* rows, width, columns, heads, kv_heads, head_dim */
@@ -789,6 +795,15 @@ const op_case OP_CASES[] = {
     {"head_loss_bwd", "softcap", build_head_loss_bwd, HEAD_SIZES, OP_SOFTCAP | OP_TRANSPOSE | OP_IGNORED},
     {"head_loss_grad", "softcap", build_head_loss_grad, HEAD_SIZES, OP_SOFTCAP | OP_BIAS},
     {"head_logits", "softcap", build_head_logits, HEAD_SIZES, OP_SOFTCAP},
+    {"head_loss_bwd", "rounded", build_head_loss_bwd, HEAD_SIZES, OP_NARROW | OP_BIAS},
+    {"head_loss_bwd", "rounded, transposed", build_head_loss_bwd, HEAD_SIZES,
+     OP_NARROW | OP_TRANSPOSE | OP_BIAS},
+    {"head_loss_bwd", "rounded, transposed, weighted rows, second microbatch", build_head_loss_bwd,
+     HEAD_SIZES, OP_NARROW | OP_TRANSPOSE | OP_BIAS | OP_WEIGHT | OP_MICRO | OP_IGNORED},
+    {"head_loss_grad", "rounded, softcap", build_head_loss_grad, HEAD_SIZES,
+     OP_NARROW | OP_BIAS | OP_SOFTCAP | OP_IGNORED},
+    {"head_loss_grad", "rounded, transposed, temperature", build_head_loss_grad, HEAD_SIZES,
+     OP_NARROW | OP_TRANSPOSE | OP_BIAS | OP_INVERSE},
     {"head_loss", "temperature", build_head_loss, HEAD_SIZES, OP_INVERSE | OP_BIAS},
     {"head_loss_bwd", "temperature", build_head_loss_bwd, HEAD_SIZES, OP_INVERSE | OP_BIAS},
     {"head_loss_bwd", "temperature, softcap, weighted rows", build_head_loss_bwd, HEAD_SIZES,

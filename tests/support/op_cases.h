@@ -41,7 +41,7 @@ enum {
   /* embed: rows times a factor; norms: offset 1; rope: fewer rotated elements, frequencies scaled
    * as in Llama 3 */
   OP_SCALED = 1 << 22,
-  OP_NARROW = 1 << 23, /* attention_kv: an i8 cache */
+  OP_NARROW = 1 << 23, /* attention_kv: an i8 cache; head, in bf16: a gradient of logits in bf16 */
   OP_GROUP = 1 << 24,  /* attention over parts or a cache: the chip of rank 0 in a group of two */
   OP_EXACT = 1 << 20,  /* The definition includes the bits: every kernel gives those of the reference. */
 };
@@ -58,6 +58,11 @@ enum { OP_SMALL_SIZES = 2 };     /* number of small sizes of a case */
 
 /* Makes a harness with the ops of the case. The last op is the one under test. */
 op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype);
+/* The tolerance of the op for this output. If a gradient of a logit is near the middle between two
+ * bf16 numbers, kernels may round it to either number. The two numbers differ by at most 2^-7 of
+ * the gradient, as two results in bf16 do. So sums of rounded gradients have the tolerance of
+ * bf16. */
+double op_tolerance(const rf_op *op, const rf_tensor *output);
 
 /* A fused op and the ops that it replaces, in one graph, with pairs of tensors that must be equal
  * to the bit. */

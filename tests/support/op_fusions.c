@@ -91,6 +91,7 @@ static void build_norm_bwd(op_harness *h, const op_fusion *of, const op_size *si
 static void build_head(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                        int *equals) {
   rf_attr attr = head_attributes(of);
+  if (of->flags & OP_NARROW && h->dtype == RF_BF16) attr.head.gradient = RF_BF16;
   int32_t labels[256];
   for (int64_t r = 0; r < size->rows && r < 256; r++)
     labels[r] = r % 4 == 2 ? -1 : (int32_t)((r * 7 + 3) % size->columns);
@@ -204,6 +205,7 @@ const op_fusion OP_FUSIONS[] = {
     {"head_loss + head_loss_bwd", build_head, HEADS, 0},
     {"head_loss + head_loss_bwd, transposed", build_head, HEADS, OP_TRANSPOSE},
     {"head_loss + head_loss_bwd, temperature", build_head, HEADS, OP_INVERSE},
+    {"head_loss + head_loss_bwd, rounded", build_head, HEADS, OP_NARROW},
     {"head_logits and matmul", build_logits, HEADS, 0},
     {"attention over a cache", build_cache, CACHES, 0},
     {"attention over a cache, window", build_cache, CACHES, OP_WINDOW},

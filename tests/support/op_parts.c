@@ -88,8 +88,10 @@ rf_attr case_attributes(op_harness *h, const op_case *of) {
   if (family == RF_FIELDS_EMBED && scaled) attr.embed.scale = 2.7f;
   if (family == RF_FIELDS_MATMUL) attr.matmul.transpose = transpose;
   if (family == RF_FIELDS_HEAD || !strcmp(of->op, "head_merge"))
-    attr.head = (rf_attr_head){
-        .transpose = transpose, .softcap = softcap, .temperature = of->flags & OP_INVERSE ? 0.7f : 0};
+    attr.head = (rf_attr_head){.transpose = transpose,
+                               .softcap = softcap,
+                               .temperature = of->flags & OP_INVERSE ? 0.7f : 0,
+                               .gradient = of->flags & OP_NARROW && h->dtype == RF_BF16 ? RF_BF16 : RF_F32};
   if (family == RF_FIELDS_DROPOUT || family == RF_FIELDS_MATMUL) {
     if (scaled) attr.dropout.token_step = 3;
     if (of->flags & OP_DROPOUT) {

@@ -64,15 +64,20 @@ static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims
   g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
   return g;
 }
+/* The gradient of logits, which takes the place of the logits: rows of f32 or bf16, which begin at
+ * the same addresses. */
+static rf_operand logits_gradient(const rf_op *op, const dims *d) {
+  bool narrow = op->attr.head.gradient == RF_BF16;
+  return rf_row_major(op->attr.head.gradient, narrow ? 2 * d->ld : d->ld);
+}
 static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  return rf_gemm_of(d->chunk, d->width, d->vocab, rf_row_major(RF_F32, d->ld),
+  return rf_gemm_of(d->chunk, d->width, d->vocab, logits_gradient(op, d),
                     rf_transposed(rf_weight(w, d->width, d->vocab, op->attr.head.transpose)), x->dtype,
                     d->width);
 }
 static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int dbias_slot) {
-  const rf_operand x = rf_row_major(graph->tensor[op->input[0]].dtype, d->width),
-                   z = rf_row_major(RF_F32, d->ld);
+  const rf_operand x = rf_row_major(graph->tensor[op->input[0]].dtype, d->width), z = logits_gradient(op, d);
   rf_gemm g = op->attr.head.transpose
                   ? rf_gemm_of(d->vocab, d->width, d->chunk, rf_transposed(z), x, RF_F32, d->width)
                   : rf_gemm_of(d->width, d->vocab, d->chunk, rf_transposed(x), z, RF_F32, d->vocab);
@@ -175,6 +180,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
   const rf_graph *graph = call->graph;
   const rf_op *op = call->op;
   dims d = dims_of_chip(call);
+  const rf_operand dz = logits_gradient(op, &d);
   const int32_t *labels = call->in[3];
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
   float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.ld));
@@ -207,6 +213,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
         if (gradient_slot < 0) continue;
         isa->gradient(row, d.words, label, chunk_lse[i], scale, cap);
         memset(row + d.words, 0, (size_t)(d.vocab - d.words) * sizeof *row);
+        if (dz.dtype == RF_BF16) isa->narrow(row, d.vocab);
       }
     }
     if (gradient_slot < 0) continue;
@@ -220,7 +227,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
     if (dbias && (op->attr.head.transpose || !dw))
-      rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
+      rf_column_sums(z, dz.dtype, count, d.vocab, dz.row, dbias, resume_bias, call->threads);
     if (!dw) continue;
     g = dw_product(graph, op, &d, gradient_slot + 2);
     g.k = count;

@@ -18,6 +18,8 @@ typedef struct rf_head_isa {
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label is
    * RF_LABEL_NONE. RF_LABEL_ELSEWHERE is the label of a token that another chip has. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);
+  /* replaces z by n bf16 values, which begin at the same address; rounds to nearest even */
+  void (*narrow)(float *z, int64_t n);
   void (*cap)(float *z, int64_t vocab, float cap);            /* replaces z by cap tanh(z / cap) */
   void (*divide)(float *z, int64_t vocab, float temperature); /* replaces z by z / temperature */
   /* Finds the `most` (<= vocab) largest entries, in descending order. Equal entries are in

@@ -87,6 +87,14 @@ static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, floa
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }
 
+/* Each store ends before the values that are not yet read. */
+static void row_narrow(float *z, int64_t n) {
+  rf_bf16 *to = (rf_bf16 *)z;
+  int64_t v = 0;
+  for (; v + RF_LANES <= n; v += RF_LANES) rf_v16_store_bf16(to + v, rf_v16_load(z + v));
+  if (v < n) rf_v16_store_bf16_n(to + v, rf_v16_load_n(z + v, (int)(n - v)), (int)(n - v));
+}
+
 /* Keeps a sorted list of the largest logits. Skips sixteen logits if all are <= the last entry. */
 static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float *values) {
   int held = 0;

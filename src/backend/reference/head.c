@@ -11,6 +11,7 @@ typedef struct head {
    * padding */
   int64_t first, words;
   bool transpose, wide, fast;
+  rf_dtype gradient;      /* bf16: the gradient of logits is rounded to bf16 */
   float cap, temperature; /* temperature 0: 1 */
 } head;
 
@@ -30,6 +31,7 @@ static head head_of(const rf_call *call) {
                 .transpose = attr->transpose,
                 .wide = x->dtype == RF_F64,
                 .fast = attr->fast,
+                .gradient = attr->gradient,
                 .cap = attr->softcap,
                 .temperature = attr->temperature};
 }
@@ -100,8 +102,8 @@ size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, rf_ti
 }
 
 /* Computes dlogits = (softmax - onehot) * dnll (without dnll: loss_scale), one token of the
- * vocabulary at a time. Then computes the outputs dx (index `slot`), dw (`slot` + 1) and dbias
- * (`slot` + 2). */
+ * vocabulary at a time, and rounds dlogits to bf16 if the op says so. Then computes the outputs dx
+ * (index `slot`), dw (`slot` + 1) and dbias (`slot` + 2). */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, rf_view dnll,
                       int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
@@ -113,6 +115,7 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
              p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
       double scale = dnll.data ? load(dnll, r) : (double)call->run->loss_scale;
       column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * scale * logit_slope(of, z);
+      if (of->gradient == RF_BF16) column[r] = rounded(RF_BF16, column[r]);
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);

@@ -12,7 +12,7 @@ enum { PARTS = 4 };
 typedef struct head {
   rf_val w, bias; /* w (D,V) or (V,D), bias f32 (V)? */
   int64_t width, vocab;
-  bool transpose;
+  bool transpose, rounds; /* rounds: the gradient of logits is rounded to bf16 */
   float cap, temperature; /* temperature 0: 1 */
   rf_val first;           /* i32 scalar: first token of this chip; no value: 0 */
   /* i32 scalar: number of tokens of this chip, without padding; no value: all columns */
@@ -38,6 +38,7 @@ static head head_of(rf_emit *e, const rf_op *op) {
   head of = {.w = rf_emit_in(e, op, 1),
              .bias = rf_emit_wide(e, op, 2),
              .transpose = attr->transpose,
+             .rounds = attr->gradient == RF_BF16,
              .cap = attr->softcap,
              .temperature = attr->temperature,
              .first = RF_NO_VAL,
@@ -398,10 +399,12 @@ static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) 
   return rf_hlo_select(h, used, p, rf_hlo_scalar(h, RF_HLO_F32, 0));
 }
 
-/* Computes dx (c,D) in out[at], and adds to the sums dw and dbias. */
+/* Computes dx (c,D) in out[at], and adds to the sums dw and dbias. If the op rounds dz, both products
+ * have one operand of bf16 numbers. */
 static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
   bool transpose = c->of.transpose;
-  rf_val x = c->in[0];
+  rf_val x = c->in[0], wide = c->of.rounds ? rf_hlo_round_bf16(e->h, dz) : dz;
+  dz = c->of.rounds ? rf_hlo_convert(e->h, wide, RF_HLO_BF16) : wide;
   if (rf_has(c->out[at])) {
     bool narrow = e->target.one_bf16 && c->out[at].type == c->of.w.type;
     rf_val slope = narrow ? rf_hlo_convert(e->h, dz, c->of.w.type) : dz;
@@ -410,7 +413,7 @@ static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
   if (rf_has(c->sum_of[0]))
     c->sum[0] =
         transpose ? product(e, c->sum[0], dz, true, x, false) : product(e, c->sum[0], x, true, dz, false);
-  if (rf_has(c->sum_of[1])) c->sum[1] = plus(e->h, c->sum[1], rf_hlo_reduce(e->h, RF_HLO_SUM, dz, 0));
+  if (rf_has(c->sum_of[1])) c->sum[1] = plus(e->h, c->sum[1], rf_hlo_reduce(e->h, RF_HLO_SUM, wide, 0));
 }
 
 /* The dimension of sum i (dw or dbias) that counts tokens. */

@@ -32,6 +32,7 @@ rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
   const char *path = rf_pool_format(graph->pool, "%.*s", (int)(strlen(op->name) - strlen("/fwd")), op->name);
   RF_TRY(rf_sharder_ask(s, op, &RF_OP_HEAD_PART, &r, inputs));
   r.attr.head.top = 0;
+  r.attr.head.gradient = RF_F32; /* head_part has no gradient */
   int id = rf_sharder_emit(s, op, &RF_OP_HEAD_PART, rf_graph_join(graph, path, "/part", ""),
                            (rf_slots){inputs, 4}, RF_ALL_NEW, &r.attr);
   if (id < 0) return RAFTER_INVALID;

@@ -28,6 +28,17 @@ static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_err
   return RAFTER_OK;
 }
 
+/* Checks an op that computes gradients. */
+static rf_status gradient_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
+  RF_TRY(head_inputs(graph, op, dims, error));
+  if (op->attr.head.gradient == RF_F32 || (op->attr.head.gradient == RF_BF16 && dims->dtype == RF_BF16))
+    return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "wrong dtype of the gradient of logits (%s: expected f32, or bf16 with activations in bf16, "
+                 "got %s with %s)",
+                 op->name, rf_dtype_name(op->attr.head.gradient), rf_dtype_name(dims->dtype));
+}
+
 static double product_flops(const rf_graph *graph, const rf_op *op, int64_t rows) {
   return 2.0 * (double)rows * (double)rf_tensor_count(&graph->tensor[op->input[1]]);
 }
@@ -53,7 +64,7 @@ static rf_work head_loss_work(const rf_graph *graph, const rf_op *op) { return h
 
 static rf_status head_loss_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
-  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_TRY(gradient_inputs(graph, op, &d, error));
   RF_IN(4, d.wide, d.rows);
   RF_IN(5, d.wide, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
@@ -68,7 +79,7 @@ static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) {
 
 static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
-  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_TRY(gradient_inputs(graph, op, &d, error));
   RF_IN(4, d.wide, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
@@ -307,7 +318,8 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .formula =
         "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * dnll[r] (without dnll: loss_scale), 0 "
         "for rows with labels[r] = -1, with z as in head_loss, in f32 (with a temperature divided by it, "
-        "with a softcap times 1 - (z*temperature/softcap)^2); dx[r,d] = "
+        "with a softcap times 1 - (z*temperature/softcap)^2); gradient=bf16: dz is rounded to bf16, and all "
+        "sums are those of the rounded dz; dx[r,d] = "
         "round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) "
         "for r ascending (dw[v,d] if transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw "
         "and dbias start at 0 (write) or at the present value (add); fast: z with x as in matmul, no other "

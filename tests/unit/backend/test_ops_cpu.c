@@ -42,8 +42,8 @@ static void locate(const char *op, const char *name, const op_size *size, rf_dty
            size->heads, size->kv_heads, size->head_dim, rf_isa_name(isa), kernel, threads);
 }
 
-static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
-  double norm = (double)(dtype == RF_BF16 ? op->def->tolerance.bf16 : op->def->tolerance.f32);
+static compare_bound tolerance_of(const rf_op *op, const rf_tensor *output) {
+  double norm = op_tolerance(op, output);
   return (compare_bound){norm, 4 * norm};
 }
 
@@ -71,7 +71,7 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
     int64_t count = op_count(h, op->output[i]);
     bool ok = exact ? compare_equal(tensor->dtype, op_data(h, op->output[i]), want->data[i], count, &report)
                     : compare_close(tensor->dtype, op_data(h, op->output[i]), want->data[i], count,
-                                    tolerance_of(op, tensor->dtype), &report);
+                                    tolerance_of(op, tensor), &report);
     if (ok) continue;
     char text[400];
     snprintf(text, sizeof text, "%s: %s", op->def->outputs[i], report.text);
@@ -365,6 +365,67 @@ static void test_heads_take_room_for_what_they_compute(void **state) {
   }
 }
 
+/* x is the identity, so dw has the values of dz. `dz` is dw without rounding. */
+static void rounded_is_rounded(const op_harness *h, const rf_op *op, const float *dz, bool tiles) {
+  const int64_t rows = op_count(h, op->input[3]), vocab = op_count(h, op->input[2]);
+  const float *dw = op_data(h, op->output[1]), *dbias = op_data(h, op->output[2]);
+  const rf_bf16 *dx = op_data(h, op->output[0]);
+  const bool transpose = op->attr.head.transpose;
+  int changed = 0;
+  for (int64_t v = 0; v < vocab; v++) {
+    float sum = 0;
+    for (int64_t r = 0; r < rows; r++) {
+      int64_t at = transpose ? v * rows + r : r * vocab + v;
+      float want = rf_bf16_to_f32(rf_f32_to_bf16(dz[at]));
+      changed += want != dz[at];
+      sum += want;
+      if (dw[at] != want) fail_msg("%s: dw of token %d in row %d", where, (int)v, (int)r);
+    }
+    if (dbias[v] != sum) fail_msg("%s: dbias of token %d", where, (int)v);
+  }
+  assert_true(changed > rows * vocab / 2);
+  for (int64_t i = 0; i < rows * rows && !tiles; i++) {
+    float sum = 0;
+    for (int64_t v = 0; v < vocab; v++) {
+      int64_t at = transpose ? v * rows : v, step = transpose ? 1 : vocab;
+      sum = fmaf(dw[at + i / rows * step], (float)op_get(h, op->input[1], at + i % rows * step), sum);
+    }
+    if (dx[i] != rf_f32_to_bf16(sum)) fail_msg("%s: dx of element %d", where, (int)i);
+  }
+}
+
+/* Rounding is the last operation on a gradient of logits, and every sum has rounded values. */
+static void test_rounded_gradients_are_those_of_f32(void **state) {
+  (void)state;
+  static const op_size SIZE = {.rows = 70, .width = 70, .columns = 133};
+  int seen = 0;
+  for (const op_case *of = OP_CASES; of->op; of++) {
+    if (strcmp(of->op, "head_loss_bwd") || (of->flags & ~(unsigned)OP_TRANSPOSE) != (OP_NARROW | OP_BIAS))
+      continue;
+    op_harness *h = op_case_build(of, &SIZE, RF_BF16);
+    rf_op *op = &h->graph->op[h->subject];
+    assert_int_equal(op->attr.head.gradient, RF_BF16);
+    for (int64_t i = 0; i < SIZE.rows * SIZE.width; i++)
+      op_set(h, op->input[0], i, i % (SIZE.width + 1) ? 0 : 1);
+    op_run_range(h, 0, h->subject, &RF_BACKEND_CPU, RF_ISA_BASE, 2);
+    op->attr.head.gradient = RF_F32;
+    op_run_range(h, h->subject, h->subject + 1, &RF_BACKEND_CPU, RF_ISA_BASE, 2);
+    float *dz = op_copy(h, op->output[1]);
+    op->attr.head.gradient = RF_BF16;
+    for (rf_isa isa = RF_ISA_BASE; isa <= rf_isa_detect(); isa++) {
+      if (!rf_isa_runs(isa)) continue;
+      const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op);
+      locate(of->op, of->name, &SIZE, RF_BF16, isa, kernel->name, 2);
+      assert_true(pass(h, kernel, 2, NULL));
+      rounded_is_rounded(h, op, dz, is_of_tiles(kernel));
+    }
+    free(dz);
+    op_harness_free(h);
+    seen++;
+  }
+  assert_int_equal(seen, 2);
+}
+
 /* Unwritten outputs and a kernel of another op must fail the comparison. */
 static void test_wrong_kernels_are_caught(void **state) {
   (void)state;
@@ -375,13 +436,12 @@ static void test_wrong_kernels_are_caught(void **state) {
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   outputs want = take(h, op);
   int64_t count = op_count(h, op->output[0]);
+  compare_bound bound = tolerance_of(op, &h->graph->tensor[op->output[0]]);
   op_reset(h, h->subject);
-  assert_false(
-      compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, bound, NULL));
   h->run.step++; /* another dropout mask */
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
-  assert_false(
-      compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, bound, NULL));
   drop(&want);
   op_harness_free(h);
 }
@@ -456,6 +516,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_idle_rows_have_no_logits),
       cmocka_unit_test(test_narrow_caches_tell_what_is_not_finite),
       cmocka_unit_test(test_heads_take_room_for_what_they_compute),
+      cmocka_unit_test(test_rounded_gradients_are_those_of_f32),
       cmocka_unit_test(test_fused_kernels_give_the_bits_of_their_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

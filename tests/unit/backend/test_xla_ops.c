@@ -132,7 +132,7 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const
   for (int i = 0; ok && i < op->output_count; i++) {
     if (op->output[i] < 0) continue;
     const rf_tensor *t = &h->graph->tensor[op->output[i]];
-    double norm = (double)(t->dtype == RF_BF16 ? op->def->tolerance.bf16 : op->def->tolerance.f32);
+    double norm = op_tolerance(op, t);
     if (t->dtype == RF_F64 && norm < F32_SUM) norm = F32_SUM;
     compare_report report;
     ok = compare_close(t->dtype, op_data(h, op->output[i]), want[i], op_count(h, op->output[i]),
