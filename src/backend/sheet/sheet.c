@@ -83,10 +83,12 @@ static size_t operand_of(const rf_graph *graph, const rf_op *op, rf_tiling by) {
 /* Bytes of the largest arrays of a chunk of the head that exist at the same time: the logits, their
  * gradient, and the weight and its gradient with the columns of padding. In bf16, the gradient of
  * the logits is three arrays: two numbers that together keep 16 bits for the gradient of the weight,
- * and one number for the gradient of the rows. In f32, it replaces the logits. */
+ * and one number for the gradient of the rows. If the op rounds the gradient, there is one array. In
+ * f32, the gradient replaces the logits. */
 static size_t head_chunk(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
-  bool grad = op->def == &RF_OP_HEAD_LOSS_GRAD, back = grad || op->def == &RF_OP_HEAD_LOSS_BWD;
+  bool grad = op->def == &RF_OP_HEAD_LOSS_GRAD, back = grad || op->def == &RF_OP_HEAD_LOSS_BWD,
+       rounds = op->attr.head.gradient == RF_BF16;
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t tokens = w->shape[op->attr.head.transpose ? 0 : 1];
   rf_emit_target target = rf_emit_target_of("cuda");
@@ -96,7 +98,7 @@ static size_t head_chunk(const rf_graph *graph, const rf_op *op, rf_tiling by) {
                      .adds = back && rf_emit_wants(op, grad ? 3 : 1)};
   int64_t chunk = of.rows ? rf_emit_head_rows(&target, 0, &of) : 0, word = rf_dtype_bits(x->dtype) / 8,
           weight = of.vocab == tokens ? 0 : of.vocab * of.width,
-          gradient = back && x->dtype == RF_BF16 ? (of.adds ? 3 : 1) * word : 0;
+          gradient = back && x->dtype == RF_BF16 ? (of.adds && !rounds ? 3 : 1) * word : 0;
   return (size_t)(chunk * of.vocab * ((int64_t)sizeof(float) + gradient) +
                   weight * (word + (of.adds ? (int64_t)sizeof(float) : 0)));
 }

@@ -166,6 +166,17 @@ static bool has_array(const rf_emitted *m, int64_t rows, int64_t columns, const 
   return strstr(m->text, text) != NULL;
 }
 
+static rf_op *head_of(rf_graph *graph) {
+  int at = 0;
+  while (at < graph->op_count && graph->op[at].def != &RF_OP_HEAD_LOSS_GRAD) at++;
+  assert_true(at < graph->op_count);
+  return &graph->op[at];
+}
+static int64_t head_bytes(const rf_graph *graph, const rf_op *op) {
+  const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_SHEET_GPU, RF_ISA_BASE, graph, op);
+  return (int64_t)kernel->workspace_bytes(graph, op, (rf_tiling){0});
+}
+
 /* The plan of a GPU has the arrays of the head's largest chunk: the logits, the gradient of the
  * logits (`parts` arrays of its type), and a padded weight and its gradient. */
 static void test_plans_of_gpus_have_the_chunk_of_logits(void **state) {
@@ -188,20 +199,28 @@ static void test_plans_of_gpus_have_the_chunk_of_logits(void **state) {
     assert_true(has_array(&m, rows, columns, "f32"));
     assert_true(!narrow ||
                 (has_array(&m, 2 * rows, columns, "bf16") && has_array(&m, rows, columns, "bf16")));
-    int seen = 0;
-    for (int k = 0; k < graph->op_count; k++) {
-      const rf_op *op = &graph->op[k];
-      if (op->def != &RF_OP_HEAD_LOSS_GRAD) continue;
-      const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_SHEET_GPU, RF_ISA_BASE, graph, op);
-      assert_int_equal(kernel->workspace_bytes(graph, op, (rf_tiling){0}),
-                       rows * columns * (narrow ? 4 + 3 * 2 : 4) +
-                           CASES[i].padded * (narrow ? 2 + 4 : 4 + 4));
-      seen++;
-    }
-    assert_int_equal(seen, 1);
+    assert_int_equal(head_bytes(graph, head_of(graph)), rows * columns * (narrow ? 4 + 3 * 2 : 4) +
+                                                            CASES[i].padded * (narrow ? 2 + 4 : 4 + 4));
     rf_emitted_free(&m);
     rf_graph_free(graph);
   }
+}
+
+/* A gradient of logits that is rounded to bf16 is one array in the program and in the plan. */
+static void test_rounded_gradients_of_logits_are_one_array(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_BF16, 1);
+  rf_op *head = head_of(graph);
+  rf_emitted whole = emit_for(graph, "cuda");
+  head->attr.head.gradient = RF_BF16;
+  rf_emitted rounded = emit_for(graph, "cuda");
+  assert_true(has_array(&whole, 2 * 2048, 50304, "bf16"));
+  assert_false(has_array(&rounded, 2 * 2048, 50304, "bf16"));
+  assert_true(has_array(&rounded, 2048, 50304, "bf16"));
+  rf_emitted_free(&whole);
+  rf_emitted_free(&rounded);
+  assert_int_equal(head_bytes(graph, head), 2048 * 50304LL * (4 + 2) + 50304LL * 768 * (2 + 4));
+  rf_graph_free(graph);
 }
 
 /* A GPU's host waits for each round of a loop. Sampling has none, attention over an unknown number
@@ -385,6 +404,7 @@ int main(void) {
       cmocka_unit_test(test_calls_of_cudnn_have_their_sizes),
       cmocka_unit_test(test_vocabularies_are_padded_for_gpus),
       cmocka_unit_test(test_plans_of_gpus_have_the_chunk_of_logits),
+      cmocka_unit_test(test_rounded_gradients_of_logits_are_one_array),
       cmocka_unit_test(test_known_decoding_has_no_loop),
       cmocka_unit_test(test_changed_tensors_are_donated),
       cmocka_unit_test(test_every_op_is_a_location),
