@@ -262,7 +262,7 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
        "rollout serve rl",
        "only --job rollout, serve and rl answer prompts"},
       {{"latency"}, "generate prefill score rollout serve", "--latency does not limit the steps of this job"},
-      {{"remat"}, "train rl", "only training steps have a backward pass"},
+      {{"remat", "head-grad"}, "train rl", "only training steps have a backward pass"},
       {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
       {{"sequences"},
        "generate serve",

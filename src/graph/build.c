@@ -442,7 +442,7 @@ static rf_status build_train(builder *b) {
   int metrics = io_tensor(b, "metrics", RF_F64, false, 1, four);
   int bias, x = blocks(b);
   if (x == RF_NONE) return RAFTER_INVALID;
-  rf_attr attr = {0};
+  rf_attr attr = {.head.gradient = b->options->loss_only ? RF_F32 : b->options->head_gradient};
   int w = head(b, &attr, &bias);
   int nll = b->options->objective == RF_OBJECTIVE_NLL ? RF_WANTED : row_tensor(b, "nll", false);
   nll = emit_to(b, &RF_OP_HEAD_LOSS, "head/loss", RF_IDS(x, w, bias, b->labels),

@@ -452,6 +452,7 @@ typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* dtype of weights and activations; with bf16, masters are f32 */
   rf_dtype softmax;
+  rf_dtype head_gradient; /* train: bf16 rounds the gradient of logits, which needs dtype bf16 */
   int64_t microbatch; /* number of sequences in a microbatch (train, score), or number of slots (generate) */
   int64_t seq;        /* T: number of tokens of a training sequence, or the maximum context of a slot */
   /* generate: number of tokens of a forward pass (of a prefill chunk, or one token per slot) */

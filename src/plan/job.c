@@ -182,6 +182,14 @@ static rf_dtype resolve_dtype(const rf_options *options, const rf_machine *machi
                                                                                                  : RF_F32;
 }
 
+static rf_status resolve_head_gradient(const rf_options *options, rf_build_options *build, rf_error *error) {
+  build->head_gradient = is(options, "head-grad", "bf16") ? RF_BF16 : RF_F32;
+  if (build->head_gradient == RF_F32 || build->dtype == RF_BF16) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "add --dtype bf16, or leave --head-grad out",
+                 "--head-grad bf16 needs activations in bf16 (--dtype: expected bf16, got %s)",
+                 rf_dtype_name(build->dtype));
+}
+
 static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build,
                              rf_error *error) {
   build->seq = rf_options_int_or(options, "seq", default_seq(options, model));
@@ -431,6 +439,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->dtype = resolve_dtype(options, &s->machine);
   build->softmax = is(options, "softmax", "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)rf_options_float_or(options, "dropout", -1);
+  if (train) RF_TRY(resolve_head_gradient(options, build, error));
   if (train) RF_TRY(rf_loss_resolve(options, build, error));
   RF_TRY(resolve_optimizer(options, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
@@ -450,7 +459,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                           .mesh = train && s->machine.chips > 1 && !rf_job_given(options, "mesh"),
                           .microbatch =
                               !rf_job_given(options, "microbatch") && !rf_job_given(options, "accumulate"),
-                          .dtype = !rf_job_given(options, "dtype")};
+                          .dtype = !rf_job_given(options, "dtype") && build->head_gradient == RF_F32};
   return RAFTER_OK;
 }
 
@@ -637,6 +646,11 @@ const rf_option RF_STEP_OPTIONS[] = {
               "decay of matrices and embeddings (adamw)"),
     RF_NUMBER("clip", FLOAT, "NORM", 0, 1e9, "1", "Optimizer",
               "largest global gradient norm; 0: no clipping"),
+    RF_CHOICE(
+        "head-grad", "f32|bf16", "f32", "Precision",
+        "dtype of the gradient of logits; bf16 needs --dtype bf16\nGPUs and the CPU level amx split a "
+        "gradient in f32 into two bf16 numbers. With one bf16 number, they compute fewer products, and the "
+        "error of a term is at most 2^-9."),
     RF_NUMBER("dropout", FLOAT, "P", 0, 0.99, NULL, "Training",
               "probability of zeroing the outputs of a block; unset: the model's own"),
     RF_WORDS("lora", TEXT, "rank=R,...", NULL, "Training",

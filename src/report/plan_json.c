@@ -66,6 +66,7 @@ static json_t *settings_json(const rf_plan *plan) {
                 backend->sheet ? json_null() : json_integer(plan->options.threads), "dropout",
                 b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh",
                 mesh_json(&b->mesh), "offload", offload_json(b->offload));
+  if (b->head_gradient == RF_BF16) json_object_set_new(json, "head_grad", json_string("bf16"));
   if (b->job == RF_JOB_GENERATE)
     json_object_set_new(json, "sequences",
                         json_integer((json_int_t)(b->sequences > 0 ? b->sequences : b->microbatch)));

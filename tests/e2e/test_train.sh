@@ -56,6 +56,36 @@ PY
     { losses other >again.txt; ! cmp -s first.txt again.txt || fail 'another seed gives the same losses'; }
 }
 
+# --head-grad bf16 changes the weights, but not the loss of the first step. A resumed run keeps the
+# value of its run, and a typed value replaces it. Other dtypes and jobs refuse the option.
+case_head_grad() {
+  local bf16=("${TRAIN[@]}" --data book.txt --dtype bf16 --steps 6 --save-every 3 --keep 2)
+  for value in f32 bf16; do
+    status 0 "${bf16[@]}" --head-grad $value --out $value && losses $value >$value.txt
+  done
+  status 0 "${bf16[@]}" --out plain && losses plain >plain.txt
+  same plain.txt f32.txt 'without --head-grad, the gradient of logits is f32'
+  [ "$(head -1 f32.txt | cut -d' ' -f2)" = "$(head -1 bf16.txt | cut -d' ' -f2)" ] ||
+    fail '--head-grad bf16 changes the loss of the first step'
+  ! cmp -s f32.txt bf16.txt || fail '--head-grad bf16 changes nothing'
+  paste <(cut -d' ' -f2 f32.txt) <(cut -d' ' -f2 bf16.txt) |
+    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > $1 / 512) exit 1 }' ||
+    fail "--head-grad bf16 changes a loss by more than a rounding: $(tail -1 f32.txt bf16.txt)"
+  holds bf16/plan.json 'd["settings"]["head_grad"] == "bf16"' 'plan.json has head_grad'
+  cp -r bf16 cut
+  rm -rf cut/checkpoint-00000006
+  cp -r cut typed
+  status 0 "$RAFTER" train --resume cut &&
+    { losses cut >again.txt; same bf16.txt again.txt '--resume keeps --head-grad'; }
+  status 0 "$RAFTER" train --resume typed --head-grad f32 && losses typed >again.txt
+  ! cmp -s bf16.txt again.txt || fail '--resume --head-grad f32 changes nothing'
+  refuses 2 'head-grad bf16 needs activations in bf16 .*got f32' \
+    "${TRAIN[@]}" --data book.txt --head-grad bf16 --out no
+  refuses 2 'head-grad has no effect with --job generate' \
+    "$RAFTER" plan "$TINY" --job generate --dtype bf16 --head-grad bf16
+  status 0 "$RAFTER" plan "$TINY" --on h200 --head-grad bf16 --batch 4
+}
+
 # --json prints one object per line on stdout and everything else on stderr.
 case_json() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out json --json &&

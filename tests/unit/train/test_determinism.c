@@ -168,6 +168,33 @@ static void resume_keeps_the_bits(void **state) {
     }
 }
 
+/* A gradient of logits in bf16 changes the bits of training in bf16. The loss of the first step has
+ * the same bits. After a few steps, the losses differ by less than a rounding to bf16 (2^-9). */
+static void rounded_head_gradients_are_close(void **state) {
+  (void)state;
+  rf_train_settings whole = settings_of(RF_BF16, 2, RF_REMAT_NONE, 2, 2, 0.1f), rounded = whole;
+  rounded.plan.build.head_gradient = RF_BF16;
+  double loss[2][2];
+  for (int i = 0; i < 2; i++) {
+    int steps = i ? 5 : 1;
+    assert_true(run_of(whole, steps, &loss[i][0]) != run_of(rounded, steps, &loss[i][1]));
+  }
+  print_message("loss after 5 steps: %.9f, rounded %.9f\n", loss[1][0], loss[1][1]);
+  assert_true(loss[0][0] == loss[0][1]);
+  assert_true(loss[1][0] != loss[1][1] && fabs(loss[1][0] - loss[1][1]) < 0x1p-9 * loss[1][0]);
+  const uint64_t two = run_of(rounded, 3, NULL);
+  for (int threads = 1; threads < 4; threads += 2) {
+    rounded.plan.threads = threads;
+    assert_true(two == run_of(rounded, 3, NULL));
+  }
+  rf_train_settings wide = settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 1, 0);
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  wide.plan.build.head_gradient = RF_BF16;
+  assert_int_equal(rf_plan_make(&wide.model, &wide.plan, &plan, &error), RAFTER_INVALID);
+  if (!strstr(error.message, "gradient of logits")) fail_msg("%s", error.message);
+}
+
 /* The same tests with experts. */
 static void experts_keep_the_bits(void **state) {
   const char *before = spec;
@@ -237,10 +264,15 @@ int main(void) {
   if (!mkdtemp(folder) || rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(threads_keep_the_bits), cmocka_unit_test(isas_keep_the_bits),
-      cmocka_unit_test(remat_keeps_the_bits),  cmocka_unit_test(accumulation_is_equal_within_rounding),
-      cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
-      cmocka_unit_test(experts_keep_the_bits), cmocka_unit_test(adapters_keep_the_bits),
+      cmocka_unit_test(threads_keep_the_bits),
+      cmocka_unit_test(isas_keep_the_bits),
+      cmocka_unit_test(remat_keeps_the_bits),
+      cmocka_unit_test(accumulation_is_equal_within_rounding),
+      cmocka_unit_test(resume_keeps_the_bits),
+      cmocka_unit_test(not_finite_names_its_op),
+      cmocka_unit_test(experts_keep_the_bits),
+      cmocka_unit_test(adapters_keep_the_bits),
+      cmocka_unit_test(rounded_head_gradients_are_close),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
