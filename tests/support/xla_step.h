@@ -19,7 +19,12 @@ int exact_tensor(const rf_graph *exact, const rf_tensor *t);
 /* |got - want| / |want| over all elements on all chips; a value that is not finite gives infinity.
  * `exact` is a world of one chip. */
 double step_error(const world *got, int tensor, const world *exact);
-/* Both steps round as often, and their sums have other orders. So the error of a tensor may be four
+/* Compares each tensor with the exact step. A weight is compared with the weight that AdamW
+ * computes in f64 from the step's own moments, because the first step divides each gradient g by
+ * |g| + eps. If |g| is about eps, a rounding of g changes the weight visibly. The error of the
+ * moments shows if the gradient of the whole tensor is exact enough.
+ *
+ * Both steps round as often, and their sums have other orders. So the error of a tensor may be four
  * times the largest error of the reference in a tensor of its class, or what roundings of about 40
  * ops in sequence explain: in f32 also of sums of about 160 terms. NULL: close enough. */
 const char *step_difference(const world *got, const world *reference, const world *exact, rf_dtype dtype,
