@@ -431,16 +431,30 @@ def xla_scores(plugin, file):
     return len(a), max(abs(x - y) for x, y in zip(a, b) if x is not None and y is not None)
 
 
+def keep_figures(piece, name, start, **more):
+    """Saves the figures of a finished part, so that a stopped piece continues with the next part."""
+    seconds = round(time.monotonic() - start)
+    piece.data["figures"][name] = {"seconds": seconds, **more}
+    piece.data["seconds"] += seconds
+    piece.data["trials"] += 1
+    piece.save()
+
+
 def xla(piece, _):
     plugin = benches.xla_plugin()
     env = {**os.environ, "RAFTER_PJRT_PLUGIN": plugin, "RAFTER_XLA_ALL": "1"}
-    piece.data.update(plugin=hashlib.sha256(open(plugin, "rb").read()).hexdigest(), figures={})
+    digest = hashlib.sha256(open(plugin, "rb").read()).hexdigest()
+    if piece.data.get("plugin") != digest:
+        piece.data.update(plugin=digest, figures={}, trials=0, seconds=0)
+    figures = piece.data["figures"]  # of this run and of the stopped run that it continues
     with open("tests/e2e/test_xla.sh", encoding="utf-8") as f:
         cases = re.findall(r"^case_(\w+)\(\)", f.read(), re.M)
     runs = [(name, [f"build/test_{test}"]) for name, test in XLA_TESTS] + [
         (f"commands: {case}", ["bash", "tests/e2e/test_xla.sh", case]) for case in cases
     ]
     for name, words in runs:
+        if name in figures:
+            continue
         start = time.monotonic()
         done = subprocess.run(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
@@ -450,20 +464,22 @@ def xla(piece, _):
         said = [
             line.strip() for line in done.stdout.splitlines() if re.search(r"differ|largest|noticed", line)
         ]
-        piece.data["figures"][name] = {"seconds": round(time.monotonic() - start), "said": said}
-        print(f"{name}: {piece.data['figures'][name]['seconds']} s; {'; '.join(said)[:200]}", flush=True)
-        piece.data["trials"] += 1
-        piece.save()
+        keep_figures(piece, name, start, said=said)
+        print(f"{name}: {figures[name]['seconds']} s; {'; '.join(said)[:200]}", flush=True)
     models = os.environ.get("RAFTER_MODELS") or os.path.expanduser("~/.cache/rafter-models")
-    for file in sorted(glob.glob(f"{models}/*.gguf")):
+    files = sorted(glob.glob(f"{models}/*.gguf"))
+    if not files:
+        raise Failure("no *.gguf in the folder of models: run ./dev models")
+    for file in files:
+        name = os.path.basename(file)
+        if name in figures:
+            continue
+        start = time.monotonic()
         count, worst = xla_scores(plugin, file)
-        piece.data["figures"][os.path.basename(file)] = {"positions": count, "largest_difference": worst}
-        print(
-            f"{os.path.basename(file)}: {count} log-probabilities, largest difference {worst:.1e}",
-            flush=True,
-        )
+        print(f"{name}: {count} log-probabilities, largest difference {worst:.1e}", flush=True)
         if worst > 1e-3:
             raise Failure(f"{file}: a log-probability differs by {worst}")
+        keep_figures(piece, name, start, positions=count, largest_difference=worst)
 
 
 def mirror():
