@@ -467,7 +467,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
       now++;
       column = line = 0;
     }
-    far->at = now->at + column * 128 + line * now->stride;
+    far->at = now->at ? now->at + column * 128 + line * now->stride : NULL;
     far->stride = now->stride;
     far->lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
