@@ -199,8 +199,8 @@ static void test_plans_of_gpus_have_the_chunk_of_logits(void **state) {
     assert_true(has_array(&m, rows, columns, "f32"));
     assert_true(!narrow ||
                 (has_array(&m, 2 * rows, columns, "bf16") && has_array(&m, rows, columns, "bf16")));
-    assert_int_equal(head_bytes(graph, head_of(graph)), rows * columns * (narrow ? 4 + 3 * 2 : 4) +
-                                                            CASES[i].padded * (narrow ? 2 + 4 : 4 + 4));
+    assert_int_equal(head_bytes(graph, head_of(graph)),
+                     rows * columns * (narrow ? 4 + 3 * 2 : 4) + CASES[i].padded * (narrow ? 2 + 4 : 4 + 4));
     rf_emitted_free(&m);
     rf_graph_free(graph);
   }
