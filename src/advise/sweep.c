@@ -10,8 +10,8 @@
 #include <string.h>
 
 /* Thresholds. Growth between two rows is a cliff if two conditions hold. First, the growth is
- * STANDS_OUT times as steep as between the neighbouring rows. Second, the growth is the
- * fraction WORTH_SAYING of the first row, or more. FALLS and SCALES are the smallest reported drops of the
+ * STANDS_OUT times as steep as between the neighbouring rows. Second, the growth is the fraction
+ * WORTH_SAYING of the first row, or more. FALLS and SCALES are the smallest reported drops of the
  * speed and of the tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 

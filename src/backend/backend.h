@@ -230,7 +230,7 @@ struct rf_backend {
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;
 /* Backends for machines that are known only by a data sheet. Users cannot name them. A plan for a
  * TPU or a GPU includes the arrays that its compiler adds to programs of backend/xla. */
-extern const rf_backend RF_BACKEND_SHEET, RF_BACKEND_SHEET_TPU, RF_BACKEND_SHEET_GPU;
+extern const rf_backend RF_BACKEND_SHEET_TPU, RF_BACKEND_SHEET_GPU;
 /* True if each chip of a mesh is a process of an MPI job (mpi/link.h). */
 static inline bool rf_backend_has_ranks(const rf_backend *backend) {
   return backend && backend->many_chips && !backend->compiles && !backend->sheet;

@@ -143,9 +143,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   if (plans_by_sheet(options, machine)) {
     plan->isa = RF_ISA_BASE;
     plan->threads = 1;
-    plan->backend = machine->kind == RF_MACHINE_TPU   ? &RF_BACKEND_SHEET_TPU
-                    : machine->kind == RF_MACHINE_GPU ? &RF_BACKEND_SHEET_GPU
-                                                      : &RF_BACKEND_SHEET;
+    plan->backend = machine->kind == RF_MACHINE_TPU ? &RF_BACKEND_SHEET_TPU : &RF_BACKEND_SHEET_GPU;
     return RAFTER_OK;
   }
   RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &plan->isa, error));

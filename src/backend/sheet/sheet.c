@@ -106,16 +106,16 @@ static size_t head_chunk(const rf_graph *graph, const rf_op *op, rf_tiling by) {
 static void run(const rf_call *call) { (void)call; }
 
 static const rf_kernel ROWS[] = {
-    {.op = "head_loss", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
-    {.op = "head_loss_bwd", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
-    {.op = "head_loss_grad", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
-    {.op = "head_score", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
     {.op = "attention_bwd", .name = "sheet_attention_bwd", .workspace_bytes = attention_sums, .run = run},
     {.op = "lora_bwd", .name = "sheet_lora_bwd", .workspace_bytes = lora_between, .run = run},
     {.op = RF_ANY_OP, .name = "sheet", .run = run},
     {0},
 };
 static const rf_kernel TPU_ROWS[] = {
+    {.op = "head_loss", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_loss_bwd", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_loss_grad", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_score", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
     {.op = "attention", .name = "sheet_attention", .workspace_bytes = attention_blocks, .run = run},
     {.op = "attention_bwd",
      .name = "sheet_attention_bwd",
@@ -131,9 +131,8 @@ static const rf_kernel GPU_ROWS[] = {
     {.op = "head_score", .name = "sheet_head", .workspace_bytes = head_chunk, .run = run},
     {0},
 };
-static const rf_kernel *const TABLES[] = {ROWS, NULL}, *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL},
-                              *const GPU_TABLES[] = {GPU_ROWS, ROWS, NULL};
+static const rf_kernel *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL}, *const GPU_TABLES[] = {GPU_ROWS, ROWS,
+                                                                                            NULL};
 
-const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES, .sheet = true};
 const rf_backend RF_BACKEND_SHEET_TPU = {.name = "sheet", .tables = TPU_TABLES, .sheet = true};
 const rf_backend RF_BACKEND_SHEET_GPU = {.name = "sheet", .tables = GPU_TABLES, .sheet = true};

@@ -160,7 +160,7 @@ static void room_for_rows_is_no_progress(void **state) {
   double even = 0, progress = 0;
   for (int i = 0; i < 3; i++) {
     rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 64, RF_REMAT_NONE);
-    options.backend = &RF_BACKEND_SHEET;
+    options.backend = &RF_BACKEND_SHEET_GPU;
     options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
     rf_plan *plan = plan_of(&model, &options);
     double experts = 0, done = 0;

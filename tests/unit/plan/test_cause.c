@@ -16,7 +16,7 @@ static rf_plan *plan_with(const rf_backend *backend, const char *machine, const 
   return plan_of(&m, &o);
 }
 static rf_plan *plan_on(const char *machine, const char *model, bool generates, int64_t batch, int64_t seq) {
-  return plan_with(&RF_BACKEND_SHEET, machine, model, generates, batch, seq);
+  return plan_with(&RF_BACKEND_SHEET_GPU, machine, model, generates, batch, seq);
 }
 
 /* growth: the expected growth without the abrupt change. */

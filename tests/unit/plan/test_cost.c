@@ -78,7 +78,7 @@ static void sheets_know_kinds_of_products(void **state) {
     rf_model model = model_named(narrow ? "llama:layers=1,width=512,heads=8,ff=1024,vocab=300,seq=256"
                                         : "llama:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256");
     rf_plan_options options = train_options(&machine, RF_BF16, 2, 1, 256, RF_REMAT_NONE);
-    options.backend = &RF_BACKEND_SHEET;
+    options.backend = &RF_BACKEND_SHEET_GPU;
     rf_plan *plan = plan_of(&model, &options);
     for (int i = 0; i < plan->graph->op_count; i++) {
       const char *name = plan->graph->op[i].def->name;
@@ -102,7 +102,7 @@ static void sheets_know_kinds_of_products(void **state) {
     rf_model model =
         model_named("mixtral:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256,experts=4,experts_used=2");
     rf_plan_options options = train_options(&machine, RF_BF16, 2, 1, 256, RF_REMAT_NONE);
-    options.backend = &RF_BACKEND_SHEET;
+    options.backend = &RF_BACKEND_SHEET_GPU;
     rf_plan *plan = plan_of(&model, &options);
     for (int i = 0; i < plan->graph->op_count; i++)
       if (!strcmp(plan->graph->op[i].def->name, "matmul_experts"))

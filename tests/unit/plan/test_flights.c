@@ -140,7 +140,7 @@ static void others_keep_whole_exchanges(void **state) {
   (void)state;
   make_machine(SLOW_BPS, 0.05);
   rf_model model = model_named(MODEL);
-  const rf_backend *const backends[] = {&RF_BACKEND_XLA, &RF_BACKEND_SHEET, &RF_BACKEND_CPU};
+  const rf_backend *const backends[] = {&RF_BACKEND_XLA, &RF_BACKEND_SHEET_GPU, &RF_BACKEND_CPU};
   for (int i = 0; i < 3; i++) {
     rf_plan_options options = train_options(&machine, RF_F32, 4, 1, 128, RF_REMAT_NONE);
     options.backend = backends[i];

@@ -8,7 +8,7 @@ static rf_plan *plan_with(const char *model_name, const char *machine, rf_dtype 
                           unsigned what) {
   rf_model model = model_named(model_name);
   rf_plan_options options = train_options(machine_named(machine), dtype, 2, 2, 256, remat);
-  options.backend = &RF_BACKEND_SHEET;
+  options.backend = &RF_BACKEND_SHEET_GPU;
   options.threads = 1;
   options.build.offload = what;
   return plan_of(&model, &options);
@@ -93,7 +93,7 @@ static void caches_come_as_long_as_texts_are(void **state) {
                                        .rows = 4,
                                        .accumulate = 1,
                                        .offload = RF_OFFLOAD_KV},
-                             .backend = &RF_BACKEND_SHEET,
+                             .backend = &RF_BACKEND_SHEET_GPU,
                              .threads = 1,
                              .machine = machine_named("a5000")};
   rf_plan *plan = plan_of(&model, &options);
@@ -127,7 +127,7 @@ static void the_host_is_finite(void **state) {
   rf_error error = {0};
   assert_int_equal(rf_plan_host_room(&machine), 64ll << 30); /* 512 GiB per 8 chips */
   rf_plan_options options = train_options(&machine, RF_BF16, 2, 2, 256, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET;
+  options.backend = &RF_BACKEND_SHEET_GPU;
   options.threads = 1;
   options.build.offload = RF_OFFLOAD_OPTIMIZER;
   rf_plan *plan = plan_of(&model, &options);
@@ -145,7 +145,7 @@ static void auto_counts_what_is_left(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
   rf_plan_options options = train_options(machine_named("a5000"), RF_BF16, 8, 1, 256, RF_REMAT_AUTO);
-  options.backend = &RF_BACKEND_SHEET;
+  options.backend = &RF_BACKEND_SHEET_GPU;
   options.threads = 1;
   options.budget_bytes = 400 << 20;
   rf_plan *here = plan_of(&model, &options);

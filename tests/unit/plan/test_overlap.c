@@ -58,7 +58,7 @@ static int product(build *b, int x, int w) { return op(b, "matmul", (const int[]
 
 static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives how) {
   rf_plan_options options = train_options(machine, RF_BF16, 1, 1, 16, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET;
+  options.backend = &RF_BACKEND_SHEET_GPU;
   options.collectives = how;
   options.build.mesh = b->mesh;
   rf_error error = {0};

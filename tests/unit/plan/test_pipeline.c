@@ -209,7 +209,7 @@ static rf_plan_options options_of(const rf_machine *machine, int stages, int chi
   rf_plan_options options = train_options(machine, RF_BF16, chips, micros, 128, RF_REMAT_NONE);
   options.build.mesh = mesh_of(stages, schedule);
   options.build.mesh.of[RF_AXIS_DATA] = chips;
-  options.backend = &RF_BACKEND_SHEET;
+  options.backend = &RF_BACKEND_SHEET_GPU;
   options.threads = 1;
   return options;
 }

@@ -129,7 +129,7 @@ static void every_preset_and_job(void **state) {
         rf_plan *plan = NULL;
         rf_error error = {0};
         if (kind < CPU) {
-          o.backend = &RF_BACKEND_SHEET;
+          o.backend = &RF_BACKEND_SHEET_GPU;
           o.isa = RF_ISA_BASE;
           o.threads = 1;
         } else {
@@ -175,7 +175,7 @@ static void the_other_ways_of_a_job(void **state) {
     rf_machine slice;
     if (rf_machine_find("tpu-v5e:2x2", &slice, &error) != RAFTER_OK) fail_msg("%s", error.message);
     o = job_of(0, &slice, &model);
-    o.backend = &RF_BACKEND_SHEET;
+    o.backend = &RF_BACKEND_SHEET_GPU;
     o.isa = RF_ISA_BASE;
     o.threads = 1;
     o.build.microbatch = 4;
@@ -191,7 +191,7 @@ static void planted(void **state) {
   (void)state;
   rf_model model = model_named("gpt2:layers=1");
   rf_plan_options o = job_of(0, machine_of(0), &model);
-  o.backend = &RF_BACKEND_SHEET;
+  o.backend = &RF_BACKEND_SHEET_GPU;
   o.isa = RF_ISA_BASE;
   o.threads = 1;
   rf_plan *plan = plan_of(&model, &o);
