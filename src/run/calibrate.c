@@ -253,9 +253,9 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
 enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
-  double start = 0, budget = o->quick ? 0.08 : 0.5;
-  int step = -1;
-  for (; step < 2 || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
+  double start = 0, budget = o->quick ? 0.08 : 0.25;
+  int step = -1, least = o->quick ? 2 : 1; /* of each round */
+  for (; step < least || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
     if (step == 0) start = rf_now_seconds(); /* the first step wakes threads and fills caches */
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {
@@ -545,6 +545,25 @@ static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_e
   return status;
 }
 
+int rf_calibrate_rounds(const rf_calibrate_options *o) { return o->quick ? 1 : 2; }
+
+/* Measures all shapes in rounds. Points of the same size are merged, so each point is the mean of the
+ * rounds. */
+static rf_status measure_shapes(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  int rounds = rf_calibrate_rounds(o), shapes = 0, done = 0;
+  for (int i = 0; i < SHAPE_COUNT; i++) shapes += rounds * (!o->quick || SHAPES[i].quick);
+  for (int round = 0; round < rounds; round++)
+    for (int i = 0; i < SHAPE_COUNT; i++) {
+      if (o->quick && !SHAPES[i].quick) continue;
+      RF_TRY(rf_calibrate_meet(o, error));
+      for (int d = 0; d < 2; d++)
+        RF_TRY(measure_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, m, error));
+      if (o->say)
+        o->say(o->self, SHAPES[i].model, RF_CALIBRATE_CEILINGS + RF_CALIBRATE_SHAPES * ++done / shapes);
+    }
+  return measure_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, m, error);
+}
+
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
   machine->threads = o->threads;
@@ -560,16 +579,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   machine->efficiency_compute = machine->efficiency_memory = 1;
   if (o->tune) RF_TRY(rf_calibrate_tune(o, &machine->tuned, error));
   else if (o->tuned) machine->tuned = *o->tuned;
-  int shapes = 0, done = 0;
-  for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
-  for (int i = 0; i < SHAPE_COUNT; i++) {
-    if (o->quick && !SHAPES[i].quick) continue;
-    RF_TRY(rf_calibrate_meet(o, error));
-    for (int d = 0; d < 2; d++)
-      RF_TRY(measure_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
-    if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
-  }
-  RF_TRY(measure_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
+  RF_TRY(measure_shapes(o, machine, error));
   RF_TRY(rf_calibrate_meet(o, error));
   RF_TRY(rf_calibrate_products(o, machine, error));
   RF_TRY(rf_calibrate_heads(o, machine, error));

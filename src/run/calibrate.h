@@ -54,8 +54,8 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, double size, double work,
                       double seconds);
 
-/* Fills `machine` (source "calibrated"). A calibration takes one to two minutes. RAFTER_FAILED: not
- * enough memory. The calibration measures peak arithmetic in f32, bf16 and i8, in tiles and in
+/* Fills `machine` (source "calibrated"). A calibration takes two to three minutes. RAFTER_FAILED:
+ * not enough memory. The calibration measures peak arithmetic in f32, bf16 and i8, in tiles and in
  * vectors, at level `isa`. Further figures are read and copy bandwidth, thread scaling and launch
  * time. Curves are measured for ops by dtype and kernel, and for packed products by storage type
  * and rows. The machine's data sheet is detected. */

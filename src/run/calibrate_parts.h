@@ -14,6 +14,14 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *options, rf_machine *ma
  * rows. */
 rf_status rf_calibrate_products(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
+/* How many times the ops and products are measured. A machine that is shared with others is slower
+ * in some seconds than in others. The rounds are far apart, and the mean of the rounds counts. */
+int rf_calibrate_rounds(const rf_calibrate_options *options);
+/* Parts of the time of a calibration, for its progress: until the ceilings are measured, and for the
+ * ops of shapes. The products take the rest. */
+#define RF_CALIBRATE_CEILINGS 0.05
+#define RF_CALIBRATE_SHAPES 0.5
+
 /* A workspace that grows to the size of the largest request. Initially {0}. The caller frees
  * `at`. */
 typedef struct rf_calibrate_room {
