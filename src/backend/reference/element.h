@@ -26,8 +26,9 @@ RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
   return (rf_view){call->out[slot], rf_out(call, slot)->dtype, rf_out(call, slot)};
 }
 
-/* Element i of a packed matrix, in the order of the parameter's axes. */
-RF_UNUSED static double packed_value(rf_view view, int64_t i) {
+/* Element i of a packed matrix, in the order of the parameter's axes. Not inlined, so that `load` is
+ * short for other dtypes. */
+__attribute__((unused, noinline)) static double packed_value(rf_view view, int64_t i) {
   const rf_panels *panels = &view.tensor->panels;
   int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
   float value;
@@ -41,7 +42,7 @@ RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   return value;
 }
 
-RF_UNUSED static double load(rf_view view, int64_t i) {
+RF_UNUSED static inline double load(rf_view view, int64_t i) {
   switch (view.dtype) {
   case RF_F32: return ((const float *)view.data)[i];
   case RF_BF16: return rf_bf16_to_f32(((const rf_bf16 *)view.data)[i]);
@@ -130,6 +131,24 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
 /* Arithmetic in f32, or in f64 if `wide`. Each rounding is part of the op's definition. */
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
+}
+/* Sum over k of x[x_at + k] w[w_at + k w_step], one chain in ascending order. The values of w belong
+ * to one output. A packed matrix is read in blocks, because to find one value takes long. */
+RF_UNUSED static double exact_dot(bool wide, rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
+                                  int64_t inner) {
+  double sum = 0;
+  float values[RF_QUANT_BLOCK_MAX];
+  if (w.dtype != RF_PACKED) {
+    for (int64_t k = 0; k < inner; k++)
+      sum = exact_fma(wide, load(x, x_at + k), load(w, w_at + k * w_step), sum);
+    return sum;
+  }
+  for (int64_t k = 0; k < inner; k += RF_QUANT_BLOCK_MAX) {
+    int64_t count = RF_QUANT_BLOCK_MAX < inner - k ? RF_QUANT_BLOCK_MAX : inner - k;
+    along(w, w_at + k * w_step, w_step, count, values);
+    for (int64_t i = 0; i < count; i++) sum = exact_fma(wide, load(x, x_at + k + i), (double)values[i], sum);
+  }
+  return sum;
 }
 RF_UNUSED static double exact_add(bool wide, double a, double b) {
   return wide ? a + b : (double)((float)a + (float)b);

@@ -41,12 +41,9 @@ static int64_t weight_at(const head *of, int64_t d, int64_t v) {
 }
 
 static double logit(const head *of, int64_t r, int64_t v) {
-  double sum = 0;
-  if (of->fast)
-    sum = rounded_dot(of->x, r * of->width, of->w, weight_at(of, 0, v), of->transpose ? 1 : of->vocab,
-                      of->width);
-  for (int64_t d = 0; d < of->width && !of->fast; d++)
-    sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
+  int64_t first = weight_at(of, 0, v), step = of->transpose ? 1 : of->vocab;
+  double sum = of->fast ? rounded_dot(of->x, r * of->width, of->w, first, step, of->width)
+                        : exact_dot(of->wide, of->x, r * of->width, of->w, first, step, of->width);
   if (of->bias.data) sum = exact_add(of->wide, sum, load(of->bias, v));
   sum = capped(of->cap, sum);
   if (!(of->temperature > 0)) return sum;
@@ -119,10 +116,10 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);
-      double sum = dw.data ? start(call, slot + 1, dw, at) : 0.0;
+      double sum = dw.data ? start(call, slot + 1, dw, at) : 0.0, weight = load(of->w, at);
       for (int64_t r = 0; r < of->rows; r++) {
         sum += load(of->x, r * of->width + d) * column[r];
-        sums[r * of->width + d] += column[r] * load(of->w, at);
+        sums[r * of->width + d] += column[r] * weight;
       }
       if (dw.data) store(dw, at, sum);
     }

@@ -19,13 +19,9 @@ void rf_reference_matmul(const rf_call *call) {
   bool wide = result->dtype == RF_F64;
   for (int64_t m = 0; m < rows; m++)
     for (int64_t n = 0; n < columns; n++) {
-      double sum = 0;
-      if (attr->fast)
-        sum = rounded_dot(x, m * inner, w, weight_at(call, 0, n, inner, columns),
-                          attr->transpose ? 1 : columns, inner);
-      else
-        for (int64_t k = 0; k < inner; k++)
-          sum = exact_fma(wide, load(x, m * inner + k), load(w, weight_at(call, k, n, inner, columns)), sum);
+      int64_t first = weight_at(call, 0, n, inner, columns), step = attr->transpose ? 1 : columns;
+      double sum = attr->fast ? rounded_dot(x, m * inner, w, first, step, inner)
+                              : exact_dot(wide, x, m * inner, w, first, step, inner);
       if (bias.data && rf_rank_of(call) == 0) sum = exact_add(wide, sum, load(bias, n));
       int64_t at = m * columns + n;
       double value = rounded(result->dtype, sum);
@@ -34,6 +30,16 @@ void rf_reference_matmul(const rf_call *call) {
       if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
         store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
     }
+}
+
+/* sums[i] += y w[at + i step], for one output of w. A packed matrix is read in one block. */
+static void add_products(bool wide, double y, rf_view w, int64_t at, int64_t step, int64_t count,
+                         double sums[RF_QUANT_BLOCK_MAX]) {
+  float values[RF_QUANT_BLOCK_MAX];
+  bool packed = w.dtype == RF_PACKED;
+  if (packed) along(w, at, step, count, values);
+  for (int64_t i = 0; i < count; i++)
+    sums[i] = exact_fma(wide, y, packed ? (double)values[i] : load(w, at + i * step), sums[i]);
 }
 
 /* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u, du = rounded dx * gelu'(u) */
@@ -45,15 +51,19 @@ void rf_reference_matmul_dx(const rf_call *call) {
           inner = result->shape[1];
   bool wide = result->dtype == RF_F64;
   for (int64_t m = 0; m < rows; m++)
-    for (int64_t k = 0; k < inner; k++) {
-      double sum = 0;
+    for (int64_t k = 0; k < inner; k += RF_QUANT_BLOCK_MAX) {
+      int64_t count = RF_QUANT_BLOCK_MAX < inner - k ? RF_QUANT_BLOCK_MAX : inner - k;
+      double sums[RF_QUANT_BLOCK_MAX] = {0};
       for (int64_t n = 0; n < columns; n++)
-        sum = exact_fma(wide, load(dy, m * columns + n), load(w, weight_at(call, k, n, inner, columns)), sum);
-      int64_t at = m * inner + k;
-      double value = rounded(result->dtype, sum);
-      double slope = u.data ? gelu_slope(load(u, at)) : 1.0;
-      if (dx.data) store(dx, at, value);
-      if (du.data) store(du, at, value * slope);
+        add_products(wide, load(dy, m * columns + n), w, weight_at(call, k, n, inner, columns),
+                     call->op->attr.matmul.transpose ? 1 : columns, count, sums);
+      for (int64_t i = 0; i < count; i++) {
+        int64_t at = m * inner + k + i;
+        double value = rounded(result->dtype, sums[i]);
+        double slope = u.data ? gelu_slope(load(u, at)) : 1.0;
+        if (dx.data) store(dx, at, value);
+        if (du.data) store(du, at, value * slope);
+      }
     }
 }
 
