@@ -41,9 +41,13 @@ typedef struct setting {
   const char *lora, *after;
 } setting;
 
-static inline void shard_step(world *w, const rf_graph *whole) {
+static inline void shard_begin(world *w, const rf_graph *whole) {
   w->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
   world_fill(w, whole, 0, false);
+}
+
+static inline void shard_step(world *w, const rf_graph *whole) {
+  shard_begin(w, whole);
   world_step(w, whole);
 }
 

@@ -39,6 +39,24 @@ void world_free(world *w) {
   free(w);
 }
 
+world *world_copy(const world *from) {
+  world *w = world_new(from->graph, from->whole_rows);
+  w->run = from->run;
+  w->broken = from->broken;
+  w->kernel = from->kernel;
+  w->transfer = from->transfer;
+  w->context = from->context;
+  for (int64_t i = 0; i < w->chips * w->graph->tensor_count; i++) {
+    const rf_tensor *t = &w->graph->tensor[i % w->graph->tensor_count];
+    memcpy(w->data[i], from->data[i], (size_t)(rf_tensor_bytes(t) * slots_of(t)));
+  }
+  for (int t = 0; t < w->graph->tensor_count; t++) {
+    size_t bytes = (size_t)(w->chips * rf_tensor_count(&w->graph->tensor[t])) * sizeof **w->late;
+    if (from->late[t]) w->late[t] = memcpy(malloc(bytes), from->late[t], bytes);
+  }
+  return w;
+}
+
 double world_get(const world *w, int64_t chip, int tensor, int64_t i) {
   const void *data = world_data(w, chip, tensor);
   switch (w->graph->tensor[tensor].dtype) {
@@ -101,7 +119,7 @@ static int64_t flat(const int64_t dims[4], const int64_t index[4]) {
 static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
                         const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
-  int64_t from = broken ? chip : member(w, chip, op->attr.axes, rank);
+  int64_t from = broken ? chip : w->members[chip * rf_mesh_size(&w->graph->mesh, op->attr.axes) + rank];
   return world_get(w, from, op->input[0], flat(dims, index));
 }
 
@@ -121,26 +139,26 @@ static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank
 
 static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t in[4],
                         int64_t index[4]) {
-  const char *name = op->def->name;
+  const rf_op_def *def = op->def;
   int dim = op->attr.collective.dim, to = op->attr.collective.to;
-  if (!strcmp(name, "all_gather")) {
+  if (def == &RF_OP_ALL_GATHER) {
     bool strided = op->attr.collective.form == RF_FORM_STRIDED;
     int64_t from = strided ? index[dim] % op->attr.group : index[dim] / in[dim];
     index[dim] = strided ? index[dim] / op->attr.group : index[dim] % in[dim];
     return of_member(w, op, chip, from, in, index);
   }
-  if (!strcmp(name, "reduce_scatter")) {
+  if (def == &RF_OP_REDUCE_SCATTER) {
     int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
     index[dim] = op->attr.collective.form == RF_FORM_STRIDED ? index[dim] * op->attr.group + rank
                                                              : rank * part + index[dim];
     return index[dim] < in[dim] ? sum_of(w, op, chip, rank, in, index) : 0;
   }
-  if (!strcmp(name, "all_reduce")) {
+  if (def == &RF_OP_ALL_REDUCE) {
     const rf_tensor *x = &w->graph->tensor[op->input[0]];
     bool shared = index[x->rank - 1] >= op->attr.collective.own_columns;
     return shared ? sum_of(w, op, chip, rank, in, index) : of_member(w, op, chip, rank, in, index);
   }
-  if (!strcmp(name, "all_to_all") && op->attr.collective.form == RF_FORM_HEADS) {
+  if (def == &RF_OP_ALL_TO_ALL && op->attr.collective.form == RF_FORM_HEADS) {
     int64_t column = index[1], group = op->attr.group, wide = dim == 1 ? 1 : group, from;
     int64_t head = column / op->attr.collective.head_dim,
             each = op->attr.collective.heads / (dim == 1 ? 1 : group),
@@ -166,12 +184,12 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
                column % op->attr.collective.head_dim;
     return of_member(w, op, chip, from, in, index);
   }
-  if (!strcmp(name, "all_to_all") && dim == to) {
+  if (def == &RF_OP_ALL_TO_ALL && dim == to) {
     int64_t run = in[dim] / op->attr.group, from = index[dim] / run;
     index[dim] = rank * run + index[dim] % run;
     return of_member(w, op, chip, from, in, index);
   }
-  if (!strcmp(name, "all_to_all")) {
+  if (def == &RF_OP_ALL_TO_ALL) {
     int64_t from = index[dim] / in[dim];
     index[dim] %= in[dim];
     index[to] += rank * (in[to] / op->attr.group);
@@ -197,6 +215,10 @@ static void run_exchange(world *w, const rf_op *op, bool late) {
   }
   int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
   double *results = malloc((size_t)(w->chips * count) * sizeof *results);
+  int64_t group = rf_mesh_size(&w->graph->mesh, op->attr.axes);
+  w->members = malloc((size_t)(w->chips * group) * sizeof *w->members);
+  for (int64_t i = 0; i < w->chips * group; i++)
+    w->members[i] = member(w, i / group, op->attr.axes, i % group);
   shape_of(x, in);
   shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {
@@ -212,6 +234,7 @@ static void run_exchange(world *w, const rf_op *op, bool late) {
       results[chip * count + i] = exchanged(w, op, chip, rank, in, index);
     }
   }
+  free(w->members);
   for (int64_t i = 0; i < w->chips * count; i++) {
     double sum = results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0);
     results[i] = late ? sum : 0;
@@ -284,6 +307,15 @@ void world_run(world *w, rf_section section) {
     if (op->section != section) continue;
     world_run_op(w, o);
   }
+}
+
+void world_finish(world *w, const rf_graph *whole, int o) {
+  rf_section section = w->graph->op[o].section;
+  for (; o < w->graph->op_count; o++)
+    if (w->graph->op[o].section == section) world_run_op(w, o);
+  if (section == RF_SECTION_BEGIN) world_fill(w, whole, 0, true);
+  if (section == RF_SECTION_BEGIN) world_run(w, RF_SECTION_MICRO);
+  if (section != RF_SECTION_END) world_run(w, RF_SECTION_END);
 }
 
 void world_step(world *w, const rf_graph *whole) {

@@ -23,6 +23,7 @@ typedef struct world {
   int broken;
   /* [tensor]: results of an exchange that no op has waited for yet; the tensor itself is NaN */
   double **late;
+  int64_t *members;    /* of the exchange that runs: [chip * size of the group + rank] */
   world_kernel kernel; /* NULL: the reference kernel runs */
   world_transfer transfer;
   void *context; /* of `kernel` and `transfer` */
@@ -31,6 +32,7 @@ typedef struct world {
 /* Makes a world. `whole_rows`: rows of a microbatch of the unsharded graph. All bytes are NaN,
  * except those of persistent tensors, which are 0. */
 world *world_new(const rf_graph *graph, int64_t whole_rows);
+world *world_copy(const world *w); /* between two ops of a step */
 void world_free(world *w);
 void *world_data(const world *w, int64_t chip, int tensor); /* of the current microbatch */
 /* Sets every chip's part of a tensor from the values of the unsharded tensor `whole`, element by
@@ -46,6 +48,8 @@ void world_fill(world *w, const rf_graph *whole, int micro, bool inputs);
 void world_run_op(world *w, int op); /* on all chips */
 /* Runs all ops of a section on all chips, in lockstep. */
 void world_run(world *w, rf_section section);
+/* Runs the rest of a step of one microbatch, from op `op` on. */
+void world_finish(world *w, const rf_graph *whole, int op);
 /* Runs a whole step, with the inputs that world_fill gives for each microbatch. */
 void world_step(world *w, const rf_graph *whole);
 

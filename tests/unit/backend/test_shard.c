@@ -163,19 +163,32 @@ static void test_recomputation(void **state) {
     }
 }
 
+/* Runs a step of one microbatch. Before each exchange, a copy of all chips finishes the step
+ * without this exchange. */
 static void each_exchange_is_needed(const setting *s, rf_build_options options) {
+  static const rf_section sections[] = {RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END};
   pair p = make_job(s, options);
+  char text[300];
+  assert_int_equal(p.whole->accumulate, 1);
   shard_step(p.one, p.whole);
-  for (int o = 0; o < p.cut->op_count; o++) {
-    char text[300];
-    if (!rf_op_is_exchange(p.cut->op[o].def) || p.cut->op[o].attr.group == 1) continue;
-    world *w = world_new(p.cut, p.whole->rows);
-    w->broken = o;
-    shard_step(w, p.whole);
-    if (!difference(w, p.one, text))
-      fail_msg("%s over %s: nothing differs without %s", s->model, s->mesh, p.cut->op[o].name);
-    world_free(w);
+  shard_begin(p.many, p.whole);
+  for (int k = 0; k < 3; k++) {
+    if (sections[k] == RF_SECTION_MICRO) world_fill(p.many, p.whole, 0, true);
+    for (int o = 0; o < p.cut->op_count; o++) {
+      const rf_op *op = &p.cut->op[o];
+      if (op->section != sections[k]) continue;
+      if (rf_op_is_exchange(op->def) && op->attr.group != 1) {
+        world *w = world_copy(p.many);
+        w->broken = o;
+        world_finish(w, p.whole, o);
+        if (!difference(w, p.one, text))
+          fail_msg("%s over %s: nothing differs without %s", s->model, s->mesh, op->name);
+        world_free(w);
+      }
+      world_run_op(p.many, o);
+    }
   }
+  if (difference(p.many, p.one, text)) fail_msg("%s over %s: %s", s->model, s->mesh, text);
   drop(&p);
 }
 
