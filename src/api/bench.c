@@ -576,7 +576,7 @@ static void say_ceilings(const rafter_sink *sink, rf_ceilings *c, const rf_setti
   }
   rf_bench_sample_read(c, 5);
   rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
-  f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, 3.0);
+  f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, 1.0);
   const char *isa = rf_isa_name((rf_isa)c->device->level);
   rf_say(sink,
          "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; "
