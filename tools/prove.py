@@ -300,7 +300,7 @@ def was_paused(name, said):
     kept = re.search(r"Test unit written to (\S*-timeout-\S+)", said)
     if not kept:
         return False
-    bound = ["prlimit", f"--cpu={FUZZ_SECONDS}", f"build/fuzz/{name}", kept.group(1), "-timeout=0"]
+    bound = ["prlimit", f"--cpu={FUZZ_SECONDS}", f"build/asan/{name}", kept.group(1), "-timeout=0"]
     if subprocess.run(bound, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
         return False
     print(f"  {name}: an input ran out of time by the clock alone, as when the machine sleeps; going on", flush=True)
@@ -310,15 +310,15 @@ def was_paused(name, said):
 
 def fuzz_once(name, *bounds):
     """Runs a target up to one of the bounds and returns its counts. The corpus grows next to the build."""
-    corpus = f"build/fuzz/corpus/{name}"
+    corpus = f"build/asan/corpus/{name}"
     os.makedirs(corpus, exist_ok=True)
     start = time.monotonic()
-    run = subprocess.run([f"build/fuzz/{name}", *bounds, f"-timeout={FUZZ_SECONDS}", "-rss_limit_mb=3000", f"-artifact_prefix=build/fuzz/{name}-", corpus, *seeds_of(name)],
+    run = subprocess.run([f"build/asan/{name}", *bounds, f"-timeout={FUZZ_SECONDS}", "-rss_limit_mb=3000", f"-artifact_prefix=build/asan/{name}-", corpus, *seeds_of(name)],
                          env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
     if run.returncode and was_paused(name, run.stdout):
         return max(map(int, re.findall(r"^#(\d+)\t", run.stdout, re.M)), default=0), round(time.monotonic() - start), max([0, *map(int, re.findall(r"cov: (\d+)", run.stdout))])
     if run.returncode:
-        raise Failure(f"{name} found an input that fails; it is kept as build/fuzz/{name}-*\n{run.stdout[-3000:]}")
+        raise Failure(f"{name} found an input that fails; it is kept as build/asan/{name}-*\n{run.stdout[-3000:]}")
     runs, seconds = re.search(r"Done (\d+) runs in (\d+) second", run.stdout).groups()
     return int(runs), int(seconds), max([0, *map(int, re.findall(r"cov: (\d+)", run.stdout))])
 
@@ -327,12 +327,12 @@ def add_fuzzed(so_far, runs, seconds, coverage, name):
     so_far["runs"] += runs
     so_far["seconds"] += seconds
     so_far["coverage"] = max(so_far.get("coverage", 0), coverage)
-    so_far["corpus"] = len(os.listdir(f"build/fuzz/corpus/{name}"))
+    so_far["corpus"] = len(os.listdir(f"build/asan/corpus/{name}"))
 
 
 def fuzz_by_hours(piece, hours):
-    subprocess.run(["./dev", "build", "--fuzz", "fuzzers"], check=True)
-    targets = sorted(n for n in os.listdir("build/fuzz") if n.startswith("fuzz_") and os.access(f"build/fuzz/{n}", os.X_OK) and os.path.isfile(f"build/fuzz/{n}"))
+    subprocess.run(["./dev", "build", "--asan", "fuzzers"], check=True)
+    targets = sorted(n for n in os.listdir("build/asan") if n.startswith("fuzz_") and os.access(f"build/asan/{n}", os.X_OK) and os.path.isfile(f"build/asan/{n}"))
     done = piece.data.setdefault("targets", {})
     slice_seconds = max(10, min(300, int(hours * 3600 / len(targets))))
     for trial in piece.trials(hours):
@@ -349,15 +349,15 @@ def is_one_of(function, files):
 
 def seed_coverage(piece):
     """Branches of the readers that the committed seeds reach."""
-    if not shutil.which("llvm-cov-14"):
-        print("  llvm-cov-14 is not here: the seeds' coverage is not measured")
+    if not shutil.which("llvm-cov-19"):
+        print("  llvm-cov-19 is not here: the seeds' coverage is not measured")
         return
     subprocess.run(["./dev", "build", "--coverage", *FUZZ_RUNS], check=True)
     for name, (_, files) in FUZZ_RUNS.items():
         raw, merged = f"{STATE}/{name}.profraw", f"{STATE}/{name}.profdata"
         subprocess.run([f"build/coverage/{name}", "-runs=0", *seeds_of(name)], env={**os.environ, "LLVM_PROFILE_FILE": raw}, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        subprocess.run(["llvm-profdata-14", "merge", "-o", merged, raw], check=True)
-        told = json.loads(output("llvm-cov-14", "export", f"-instr-profile={merged}", f"build/coverage/{name}"))
+        subprocess.run(["llvm-profdata-19", "merge", "-o", merged, raw], check=True)
+        told = json.loads(output("llvm-cov-19", "export", f"-instr-profile={merged}", f"build/coverage/{name}"))
         # A branch is [line, column, line, column, times taken, times not taken, ...]. Each of the
         # two ways counts once for all copies of a function.
         ways = {}
@@ -372,7 +372,7 @@ def seed_coverage(piece):
 
 
 def fuzz_by_runs(piece):
-    subprocess.run(["./dev", "build", "--fuzz", *FUZZ_RUNS], check=True)
+    subprocess.run(["./dev", "build", "--asan", *FUZZ_RUNS], check=True)
     done = piece.data.setdefault("targets", {})
     piece.data["input_bytes_at_most"] = FUZZ_INPUT_BYTES
     for name, (goal, _) in FUZZ_RUNS.items():

@@ -360,6 +360,7 @@ static int start(const char *self, int library, int ranks, const char *what) {
   snprintf(command, sizeof command,
            "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
            "ASAN_OPTIONS=detect_leaks=0 " /* MPI libraries never free some of their memory */
+           "UCX_MEM_MMAP_HOOK_MODE=none " /* UCX would write over mmap of clang's sanitizer */
            "RAFTER_MPI_SECONDS=60 timeout 120 mpirun.%s -n %d '%s' %s >ranks-%d.log 2>&1",
            LIBRARY[library], ranks, self, what, (int)getpid());
   int status = system(command);
