@@ -32,22 +32,24 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
 def symbols(build):
     """For the objects of src: symbol -> source that defines it, and symbol -> sources that use it."""
-    defined, used = {}, {}
+    sources = {}  # object file -> its source
     for folder, _, names in os.walk(os.path.join(build, "CMakeFiles")):
         room = re.search(r"/(?:rafter_(\w+)|rafter)\.dir(/|$)", folder)
         if not room or "/src/" not in folder + "/" or room.group(1) in ("static", "shared", "guarded"):
             continue
         for name in names:
             source = "src/" + os.path.join(folder, name[:-2]).rsplit("/src/", 1)[1]
-            if not name.endswith(".o") or not os.path.exists(source):
-                continue  # an object of a deleted file
-            table = subprocess.check_output(["nm", "-g", os.path.join(folder, name)], text=True)
-            for line in table.splitlines():
-                *_, kind, symbol = line.split()
-                if kind == "U":
-                    used.setdefault(symbol, set()).add(source)
-                else:
-                    defined[symbol] = source
+            if name.endswith(".o") and os.path.exists(source):  # otherwise an object of a deleted file
+                sources[os.path.join(folder, name)] = source
+    defined, used = {}, {}
+    # One call for all files, because nm may load a large plugin when it starts.
+    for line in subprocess.check_output(["nm", "-g", "-A", *sources], text=True).splitlines():
+        path, entry = line.split(":", 1)
+        *_, kind, symbol = entry.split()
+        if kind == "U":
+            used.setdefault(symbol, set()).add(sources[path])
+        else:
+            defined[symbol] = sources[path]
     return defined, used
 
 

@@ -5,6 +5,8 @@
 SMALL=gpt:layers=8,width=256,heads=4,ff=1024,vocab=256,seq=64
 MANY=("$RAFTER" rollout "$SMALL" --input many.jsonl --max-tokens 30)
 PLAIN=("${MANY[@]}" --samples 3 --threads 1 --batch 4)
+# The same rows of a model that takes little time.
+BRIEF=("$RAFTER" rollout "${TINY/seq=32/seq=64}" "${PLAIN[@]:3}")
 TINY_ROWS=("$RAFTER" rollout "$TINY" --threads 1 --max-tokens 9)
 FEW=("${TINY_ROWS[@]}" --input few.jsonl)
 
@@ -22,6 +24,7 @@ PY
   printf '%s\n' '{"id": "one", "prompt": "the ", "samples": 3}' '{"tokens": [1, 2, 3], "temperature": 0}' \
     '{"id": {"a": [1]}, "prompt": "and ", "seed": 5}' >few.jsonl
   status 0 "${PLAIN[@]}" --output whole.jsonl
+  status 0 "${BRIEF[@]}" --output brief.jsonl
 }
 
 # grows FILE LINES: waits until the file has as many lines, or the command pid has ended.
@@ -73,19 +76,19 @@ case_levels() {
 # A half-written last line is removed, at each kind of place where it may end.
 case_half_lines() {
   local bytes
-  for bytes in 1 2 50 700 5000 $(($(stat -c %s whole.jsonl) - 1)); do
-    cp whole.jsonl.settings.json out.jsonl.settings.json
-    head -c "$bytes" whole.jsonl >out.jsonl
-    status 0 "${PLAIN[@]}" --output out.jsonl && says 'out.jsonl: removed an incomplete last line'
-    same whole.jsonl out.jsonl "a file of $bytes bytes is finished"
+  for bytes in 1 2 50 700 5000 $(($(stat -c %s brief.jsonl) - 1)); do
+    cp brief.jsonl.settings.json out.jsonl.settings.json
+    head -c "$bytes" brief.jsonl >out.jsonl
+    status 0 "${BRIEF[@]}" --output out.jsonl && says 'out.jsonl: removed an incomplete last line'
+    same brief.jsonl out.jsonl "a file of $bytes bytes is finished"
   done
   printf '{"id": "p0", "tok\n' >>out.jsonl
-  status 0 "${PLAIN[@]}" --output out.jsonl && same whole.jsonl out.jsonl 'half a line after all rows'
+  status 0 "${BRIEF[@]}" --output out.jsonl && same brief.jsonl out.jsonl 'half a line after all rows'
   head -c 100 /dev/zero >>out.jsonl
-  status 0 "${PLAIN[@]}" --output out.jsonl && same whole.jsonl out.jsonl 'zeros after all rows'
-  head -20 whole.jsonl >out.jsonl
-  status 0 "${PLAIN[@]}" --output out.jsonl && says 'has 20 of 177 answers; continuing' &&
-    same whole.jsonl out.jsonl 'a file of 20 rows'
+  status 0 "${BRIEF[@]}" --output out.jsonl && same brief.jsonl out.jsonl 'zeros after all rows'
+  head -20 brief.jsonl >out.jsonl
+  status 0 "${BRIEF[@]}" --output out.jsonl && says 'has 20 of 177 answers; continuing' &&
+    same brief.jsonl out.jsonl 'a file of 20 rows'
 }
 
 # A run of a continued rollout has a record of its own. A first run does not write into a record.
@@ -268,17 +271,17 @@ case_full_disk() {
   if [ "$(id -u)" != 0 ]; then
     mkdir locked && chmod 555 locked && refuses 1 'Permission' "${FEW[@]}" --output locked/out.jsonl
   fi
-  refuses 1 'large' bash -c 'ulimit -f 8; trap "" XFSZ; exec "$@"' - "${PLAIN[@]}" --output out.jsonl &&
+  refuses 1 'large' bash -c 'ulimit -f 8; trap "" XFSZ; exec "$@"' - "${BRIEF[@]}" --output out.jsonl &&
     says '^hint: the same command continues'
   [ "$(tail -c 1 out.jsonl)" = '' ] && holds out.jsonl '0 < len(rows) < 177' 'whole rows at a full disk'
-  status 0 "${PLAIN[@]}" --output out.jsonl && same whole.jsonl out.jsonl 'after a full disk'
+  status 0 "${BRIEF[@]}" --output out.jsonl && same brief.jsonl out.jsonl 'after a full disk'
   mkdir disk
   if mount -t tmpfs -o size=16k none disk 2>/dev/null; then
     trap 'umount "$WORK/disk"; rm -rf "$WORK"' EXIT
-    refuses 1 'No space' "${PLAIN[@]}" --output disk/out.jsonl
+    refuses 1 'No space' "${BRIEF[@]}" --output disk/out.jsonl
     [ "$(tail -c 1 disk/out.jsonl)" = '' ] || fail 'a full disk leaves half a row'
-    mount -o remount,size=4m disk && status 0 "${PLAIN[@]}" --output disk/out.jsonl &&
-      same whole.jsonl disk/out.jsonl 'after a full file system'
+    mount -o remount,size=4m disk && status 0 "${BRIEF[@]}" --output disk/out.jsonl &&
+      same brief.jsonl disk/out.jsonl 'after a full file system'
     umount disk && trap 'rm -rf "$WORK"' EXIT
   fi
 }
