@@ -422,6 +422,9 @@ rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const cha
 /* Returns the model's chat template, or NULL if the model has none. The text is valid until the
  * tokenizer is closed. */
 const char *rafter_tokenizer_template(const rafter_tokenizer *tokenizer);
+/* Returns the template for conversations with tools, or NULL if the model has no template. Most
+ * models have one template for all conversations. */
+const char *rafter_tokenizer_tools_template(const rafter_tokenizer *tokenizer);
 
 /* A conversation with tools. The texts are JSON. */
 typedef struct rafter_conversation {

@@ -151,6 +151,12 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
   json_t *json = json_object();
   if (e->model.bos_id >= 0) json_object_set_new(json, "bos_token_id", json_integer(e->model.bos_id));
   if (e->model.eos_id >= 0) json_object_set_new(json, "eos_token_id", json_integer(e->model.eos_id));
+  json_t *config = NULL; /* may have a list of ids */
+  snprintf(path, sizeof path, "%s/config.json", out);
+  if (rf_json_read(path, 4 << 20, &config, NULL) == RAFTER_OK &&
+      json_is_array(json_object_get(config, "eos_token_id")))
+    json_object_set(json, "eos_token_id", json_object_get(config, "eos_token_id"));
+  json_decref(config);
   snprintf(path, sizeof path, "%s/generation_config.json", out);
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);

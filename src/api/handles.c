@@ -119,6 +119,10 @@ const char *rafter_tokenizer_template(const rafter_tokenizer *t) {
   return t->chat ? rf_chat_text(t->chat) : NULL;
 }
 
+const char *rafter_tokenizer_tools_template(const rafter_tokenizer *t) {
+  return t->chat ? rf_chat_tools_text(t->chat) : NULL;
+}
+
 /* Reads a text of a conversation. NULL gives NULL. */
 static rf_status read_part(const char *text, json_type type, const char *what, const char *hint,
                            json_t **json, rf_error *error) {

@@ -154,7 +154,7 @@ static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *e
   RF_GO(rf_make_folders(folder, error));
   snprintf(json, sizeof json, "%s/tokenizer.json", folder);
   RF_GO(rf_out_is_not_input(json, input, error));
-  RF_GO(rf_tokenizer_json_write(tokenizer, NULL, 0, folder, &written, error));
+  RF_GO(rf_tokenizer_json_write(tokenizer, NULL, folder, &written, error));
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
   int64_t made = rf_tokenizer_vocab(tokenizer);
   rf_say(sink, "%lld ids written to %s; %s becomes %lld tokens of %.2f bytes\n", (long long)made, folder,

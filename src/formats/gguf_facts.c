@@ -121,11 +121,10 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   f->rope_scaling[type.bytes] = 0;
   /* the key in older files */
   RF_TRY(take_float(r, "rope.scale_linear", 1e-6, 1e6, 0, &f->rope_factor));
-  if (f->rope_factor > 0 && !has(r, "rope.scaling.type"))
-    strcpy(f->rope_scaling, f->rope_factor == 1 ? "none" : "linear");
   RF_TRY(take_float(r, "rope.scaling.factor", 1e-6, 1e6, f->rope_factor > 0 ? f->rope_factor : 1,
                     &f->rope_factor));
   if (f->rope_factor <= 0) f->rope_factor = 1;
+  if (!has(r, "rope.scaling.type")) strcpy(f->rope_scaling, f->rope_factor == 1 ? "none" : "linear");
   RF_TRY(take_int(r, "rope.scaling.original_context_length", 1, POSITIONS_MAX, 0, &f->rope_original));
   f->rope_freqs = rf_gguf_find(r->file, "rope_freqs.weight") != NULL;
   return RAFTER_OK;

@@ -114,7 +114,8 @@ typedef struct rf_gguf_vocab {
   rf_gguf_text *merge;
   int32_t bos, eos, eot, unknown, pad; /* token ids; -1: the model has no such token */
   bool add_bos, add_eos, add_space_prefix;
-  rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
+  /* `tools_template`: for conversations with tools. `at` is NULL if a template is missing. */
+  rf_gguf_text chat_template, tools_template;
 } rf_gguf_vocab;
 
 /* The texts point into the mapped file, and stay valid until rf_gguf_close. RAFTER_FAILED: arrays

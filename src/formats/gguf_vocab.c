@@ -66,6 +66,7 @@ rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *er
   int64_t scores, kinds;
   RF_GO(rf_gguf_vocab_special(file, v, error));
   RF_GO(rf_gguf_text_or(file, "tokenizer.chat_template", NULL, &v->chat_template, error));
+  RF_GO(rf_gguf_text_or(file, "tokenizer.chat_template.tool_use", NULL, &v->tools_template, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.tokens", &v->token, &v->count, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.merges", &v->merge, &v->merges, error));
   RF_GO(rf_gguf_floats(file, "tokenizer.ggml.scores", &v->score, &scores, error));

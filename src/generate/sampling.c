@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* End-of-turn tokens of known chat templates. Models often name only the end-of-text token. */
-static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>",
-                                        "<|endoftext|>"};
+static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>",
+                                        "<|eom_id|>", "<|end|>",       "<|endoftext|>"};
 
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, OF_THE_MODEL = PRESENCE };
 #define AT(field) offsetof(rf_sampler_options, field)
@@ -40,12 +40,16 @@ void rf_sampling_set(rf_sampler_options *s, int which, double value) {
   else *(float *)((char *)s + RF_SAMPLING[which].at) = which == TOP_P && value <= 0 ? ONLY_ONE : (float)value;
 }
 
-/* Reads generation_config.json next to the weights. Without such a file, *json is NULL. */
-static rf_status read_config(const char *folder, json_t **json, char path[4200], rf_error *error) {
+/* Reads a file next to the weights. Without such a file, *json is NULL. */
+static rf_status read_beside(const char *folder, const char *name, json_t **json, char path[4200],
+                             rf_error *error) {
   *json = NULL;
-  snprintf(path, 4200, "%s/generation_config.json", folder);
+  snprintf(path, 4200, "%s/%s", folder, name);
   if (!*folder || access(path, R_OK)) return RAFTER_OK;
-  return rf_json_read(path, 1 << 20, json, error);
+  return rf_json_read(path, 4 << 20, json, error);
+}
+static rf_status read_config(const char *folder, json_t **json, char path[4200], rf_error *error) {
+  return read_beside(folder, "generation_config.json", json, path, error);
 }
 
 static void add_end(rf_end_ids *ends, int64_t vocab, int64_t id) {
@@ -55,23 +59,35 @@ static void add_end(rf_end_ids *ends, int64_t vocab, int64_t id) {
   ends->id[ends->count++] = (int32_t)id;
 }
 
+/* Adds "eos_token_id", which is one id or a list. */
+static void add_ends_of(rf_end_ids *ends, int64_t vocab, const json_t *json) {
+  json_t *eos = json_object_get(json, "eos_token_id"), *id;
+  size_t i;
+  if (json_is_integer(eos)) add_end(ends, vocab, json_integer_value(eos));
+  json_array_foreach (eos, i, id) add_end(ends, vocab, json_is_integer(id) ? json_integer_value(id) : -1);
+}
+
 rf_status rf_end_ids_of(const rf_model *model, const char *folder, const rf_tokenizer *tokenizer,
                         rf_end_ids *ends, rf_error *error) {
   char path[4200];
-  json_t *json, *id;
+  json_t *json;
   size_t i;
   ends->count = 0;
   add_end(ends, model->vocab, model->eos_id);
   if (tokenizer) add_end(ends, model->vocab, rf_tokenizer_eos(tokenizer));
   for (i = 0; tokenizer && i < sizeof TURN_ENDS / sizeof *TURN_ENDS; i++) {
     int32_t found = rf_tokenizer_find(tokenizer, TURN_ENDS[i], strlen(TURN_ENDS[i]));
-    if (found >= 0 && rf_tokenizer_is_special(tokenizer, found)) add_end(ends, model->vocab, found);
+    if (found >= 0) add_end(ends, model->vocab, found); /* some files give these tokens other types */
   }
   RF_TRY(read_config(folder, &json, path, error));
-  json_t *eos = json_object_get(json, "eos_token_id");
-  if (json_is_integer(eos)) add_end(ends, model->vocab, json_integer_value(eos));
-  json_array_foreach (eos, i, id)
-    add_end(ends, model->vocab, json_is_integer(id) ? json_integer_value(id) : -1);
+  bool listed = json_object_get(json, "eos_token_id") != NULL;
+  add_ends_of(ends, model->vocab, json);
+  json_decref(json);
+  if (listed) return RAFTER_OK;
+  /* without generation_config.json, the list of config.json counts */
+  RF_TRY(read_beside(folder, "config.json", &json, path, error));
+  add_ends_of(ends, model->vocab, json);
+  add_ends_of(ends, model->vocab, json_object_get(json, "text_config"));
   json_decref(json);
   return RAFTER_OK;
 }

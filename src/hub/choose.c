@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Files in the top folder that are always chosen, because rafter needs them to use the weights. */
+/* Files that are always chosen, because rafter needs them to use the weights. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -17,6 +17,7 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "tokenizer_config.json",
                                            "chat_template.jinja",
                                            "chat_template.json",
+                                           "additional_chat_templates/tool_use.jinja",
                                            "added_tokens.json",
                                            "vocab.json",
                                            "merges.txt",

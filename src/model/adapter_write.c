@@ -50,12 +50,28 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
+/* True if a word is the last one of a name of this parameter, which no adapter has. */
+static bool matches(const json_t *words, const rf_model *model, const rf_param *param) {
+  const rf_param one = rf_param_slice(param, 0);
+  const rf_name name = rf_param_name(model, &one, false);
+  for (int i = 0; i < name.count; ++i) {
+    char module[sizeof name.part[i]];
+    snprintf(module, sizeof module, "%s", name.part[i]);
+    char *end = strstr(module, ".weight");
+    if (end) *end = 0;
+    if (has_word(words, last_word(module))) return true;
+  }
+  return false;
+}
+
 /* True if `words` match only adapted linear layers in each block that has an adapter. A word may
  * match too much: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
-    if (!param->lora || param->layer < 0 || !model->lora.sites[param->layer]) continue;
+    if (param->layer < 0 || !model->lora.sites[param->layer]) continue;
+    if (!param->lora && matches(words, model, param)) return false; /* experts */
+    if (!param->lora) continue;
     for (int site = 0; rf_lora_site_name(site); ++site)
       if (!(model->lora.sites[param->layer] >> site & 1) && has_site(model, param, site) &&
           has_word(words, last_word(rf_lora_module(model, param, site).text)))

@@ -362,7 +362,10 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
   RF_TRY(rf_json_int(json, "qk_nope_head_dim", where, 1, 4096, &plain, error));
   model->head_dim = plain + model->rope_dim;
   model->kv_heads = model->heads;
-  RF_TRY(rf_json_int_or(json, "first_k_dense_replace", where, 0, INT64_MAX, 0, &model->first_dense, error));
+  /* The defaults are those of DeepseekV2Config and DeepseekV3Config. */
+  RF_TRY(rf_json_int_or(json, "first_k_dense_replace", where, 0, INT64_MAX, second ? 0 : 3,
+                        &model->first_dense, error));
+  if (!second && !json_object_get(json, "routed_scaling_factor")) model->router_scale = 2.5f;
   if (model->experts > 0 && model->first_dense > model->layers) model->first_dense = model->layers;
   if (model->experts == 0) {
     model->first_dense = model->experts_shared = 0;
@@ -384,8 +387,8 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"topk_method\" is not supported (expected \"%s\", got \"%.60s\")", where,
                    known, method);
-  RF_TRY(rf_json_int_or(json, "n_group", where, 1, 1024, 1, &groups, error));
-  RF_TRY(rf_json_int_or(json, "topk_group", where, 1, 1024, 1, &used, error));
+  RF_TRY(rf_json_int_or(json, "n_group", where, 1, 1024, second ? 1 : 8, &groups, error));
+  RF_TRY(rf_json_int_or(json, "topk_group", where, 1, 1024, second ? 1 : 4, &used, error));
   if (!greedy && groups > 1) {
     model->router_groups = (int32_t)groups;
     model->router_groups_used = (int32_t)used;

@@ -56,7 +56,10 @@ bool rf_gguf_facts_write(const rf_gguf_facts *f, rf_gguf_meta *meta) {
   }
   if (f->attn_softcap > 0) put_float(&k, "attn_logit_softcapping", f->attn_softcap);
   if (f->final_softcap > 0) put_float(&k, "final_logit_softcapping", f->final_softcap);
-  if (f->attn_scale != 1 / sqrt((double)f->key_length)) put_float(&k, "attention.scale", f->attn_scale);
+  /* Readers have other defaults for some Gemma models, so these always have the scale. */
+  if (f->arch == RF_GGUF_GEMMA2 || f->arch == RF_GGUF_GEMMA3 ||
+      f->attn_scale != 1 / sqrt((double)f->key_length))
+    put_float(&k, "attention.scale", f->attn_scale);
   if (f->arch == RF_GGUF_NEOX)
     k.failed |= !rf_gguf_set_bool(meta, key_of(&k, "use_parallel_residual"), f->parallel);
   if (f->experts) {
@@ -88,6 +91,9 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
       : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
       : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
       : model->window_listed                                           ? "windows in layers without a period"
+      : model->family == RF_FAMILY_GEMMA2 && !(model->attn_softcap > 0 && model->final_softcap > 0)
+          ? "a Gemma 2 without softcaps"
+      : model->family == RF_FAMILY_GEMMA2 && !model->window ? "a Gemma 2 without windows"
       : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA
           ? "biases of attention or the MLP, which only GGUF's llama has"
           : NULL;

@@ -38,6 +38,7 @@ struct rf_gguf_source {
   rf_quant_tensor *tensor; /* tensors of a folder */
   origin *origin;
   bool has_tokenizer;
+  bool has_tools_template; /* the copied metadata has a template for conversations with tools */
   char note[sizeof((rf_error *)0)->message]; /* reason why the metadata has no tokenizer */
 };
 
@@ -115,6 +116,8 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   return RAFTER_OK;
 }
 
+static const char TOOLS_TEMPLATE[] = "tokenizer.chat_template.tool_use";
+
 /* Copies the vocabulary of tokenizer.gguf unchanged. Does nothing if the folder has another
  * tokenizer file, because that file was added later and takes precedence. */
 static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error *error) {
@@ -129,18 +132,31 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   snprintf(path, sizeof path, "%.4000s/tokenizer.gguf", folder);
   RF_TRY(rf_gguf_open(path, &file, error));
   rf_status status = rf_tokenizer_gguf_copy(file, s->meta, error);
+  s->has_tools_template = rf_gguf_value_find(file, TOOLS_TEMPLATE) != NULL;
   rf_gguf_close(file);
   s->has_tokenizer = status == RAFTER_OK;
   return status;
 }
 
-/* Adds the folder's chat template to the metadata. The template is added even if the vocabulary
- * came from a GGUF file. */
+/* Adds the template of conversations with tools, under the keys that llama.cpp reads. */
+static bool set_tools_template(rf_gguf_meta *meta, const char *template) {
+  static const char name[] = "tool_use";
+  const rf_gguf_text names = {name, sizeof name - 1};
+  return rf_gguf_set_texts(meta, "tokenizer.chat_templates", &names, 1) &&
+         rf_gguf_set_text(meta, TOOLS_TEMPLATE, template);
+}
+
+/* Adds the folder's chat templates to the metadata. They are added even if the vocabulary came from
+ * a GGUF file. Then the file's template for tools is replaced too, even if the folder has only one
+ * template. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
-  char *template = NULL;
-  RF_TRY(rf_chat_source(path, &template, error));
+  char *template = NULL, *tools = NULL;
+  RF_TRY(rf_chat_source(path, &template, &tools, error));
   bool kept = !template || rf_gguf_set_text(s->meta, "tokenizer.chat_template", template);
+  const char *with_tools = tools ? tools : s->has_tools_template ? template : NULL;
+  kept = kept && (!with_tools || set_tools_template(s->meta, with_tools));
   free(template);
+  free(tools);
   return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 

@@ -17,10 +17,16 @@
 /* TEMPLATE_MAX: bytes of a template. MESSAGES_MAX: number of messages. */
 enum { TEMPLATE_MAX = 1 << 20, MESSAGES_MAX = 10000 };
 
+/* TOOLS: name of the template that transformers uses if a conversation has tools. */
+static const char TOOLS[] = "tool_use";
+
 struct rf_chat {
   rf_template *parsed;
-  char *text;     /* of the template */
-  json_t *tokens; /* spellings of the special tokens, by name (bos_token, ...) */
+  char *text;            /* of the template */
+  rf_template *tools;    /* for conversations with tools; NULL: `parsed`, or an error */
+  char *tools_text;      /* NULL: the same template renders conversations with tools */
+  rf_error *tools_error; /* why `tools` could not be parsed; NULL: no error */
+  json_t *tokens;        /* spellings of the special tokens, by name (bos_token, ...) */
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -56,23 +62,41 @@ done:
   return status;
 }
 
+/* A conversation without tools does not need this template. So a template that cannot be parsed is
+ * an error only for conversations with tools. */
+void rf_chat_add_tools(rf_chat *chat, const char *text, size_t bytes, const char *where) {
+  rf_error error;
+  chat->tools_text = rf_must(strndup(text, bytes));
+  if (rf_template_parse(text, bytes, where, &chat->tools, &error) == RAFTER_OK) return;
+  chat->tools_error = rf_must(malloc(sizeof error));
+  *chat->tools_error = error;
+}
+
 void rf_chat_free(rf_chat *chat) {
   if (!chat) return;
   rf_template_free(chat->parsed);
+  rf_template_free(chat->tools);
   free(chat->text);
+  free(chat->tools_text);
+  free(chat->tools_error);
   json_decref(chat->tokens);
   free(chat);
 }
 
 const char *rf_chat_text(const rf_chat *chat) { return chat->text; }
 
-/* Returns the template in a tokenizer_config.json or chat_template.json, or NULL. */
+const char *rf_chat_tools_text(const rf_chat *chat) {
+  return chat->tools_text ? chat->tools_text : chat->text;
+}
+
+/* Reads the templates in a tokenizer_config.json or chat_template.json. *tools is the template for
+ * conversations with tools. A missing template is NULL. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text,
-                                 rf_error *error) {
+                                 const json_t **tools, rf_error *error) {
   const json_t *field = json_object_get(config, "chat_template"), *row;
   char names[200] = "";
   size_t index;
-  *text = NULL;
+  *text = *tools = NULL;
   if (!field || json_is_null(field)) return RAFTER_OK;
   if (json_is_string(field)) {
     *text = field;
@@ -89,6 +113,7 @@ static rf_status config_template(const json_t *config, const char *where, const 
                      "%s: row %zu of \"chat_template\" lacks a string \"name\" or \"template\"", where,
                      index);
     if (strcmp(name, "default") == 0) *text = template;
+    if (strcmp(name, TOOLS) == 0) *tools = template;
     size_t used = strlen(names);
     snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", name);
   }
@@ -175,30 +200,51 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* A template and its configuration. `text` or `config` is NULL if it is missing. */
+/* Templates and their configuration. `text`, `tools` or `config` is NULL if it is missing. */
 typedef struct source {
   char path[4200]; /* the file from which the template was read */
   char *text;
   size_t bytes;
+  char tools_path[4200];
+  char *tools; /* template for conversations with tools */
+  size_t tools_bytes;
   json_t *config;
 } source;
 
 static void source_free(source *s) {
   free(s->text);
+  free(s->tools);
   json_decref(s->config);
 }
 
-static void keep_text(source *s, const json_t *text) {
-  if (!text) return;
-  s->bytes = json_string_length(text);
-  s->text = rf_must(calloc(s->bytes + 1, 1));
-  memcpy(s->text, json_string_value(text), s->bytes);
+static char *copy_text(const json_t *text, size_t *bytes) {
+  *bytes = json_string_length(text);
+  char *copy = rf_must(calloc(*bytes + 1, 1));
+  return memcpy(copy, json_string_value(text), *bytes);
+}
+
+/* Copies the templates of the JSON file at s->path. */
+static rf_status keep_templates(source *s, const json_t *config, rf_error *error) {
+  const json_t *text, *tools;
+  RF_TRY(config_template(config, s->path, &text, &tools, error));
+  if (text) s->text = copy_text(text, &s->bytes);
+  if (!text || !tools) return RAFTER_OK;
+  s->tools = copy_text(tools, &s->tools_bytes);
+  memcpy(s->tools_path, s->path, sizeof s->path);
+  return RAFTER_OK;
+}
+
+/* Reads the templates of a folder that has the file chat_template.jinja, whose path is s->path. */
+static rf_status read_files(const char *folder, source *s, rf_error *error) {
+  RF_TRY(rf_file_read(s->path, TEMPLATE_MAX, &s->text, &s->bytes, error));
+  snprintf(s->tools_path, sizeof s->tools_path, "%.4000s/additional_chat_templates/%s.jinja", folder, TOOLS);
+  if (access(s->tools_path, F_OK) != 0) return RAFTER_OK;
+  return rf_file_read(s->tools_path, TEMPLATE_MAX, &s->tools, &s->tools_bytes, error);
 }
 
 static rf_status source_read(const char *folder, source *s, rf_error *error) {
   char beside[4200], template_path[4200];
   struct stat info;
-  const json_t *inside = NULL;
   *s = (source){.text = NULL};
   if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* for a weight file, search the folder of the file */
     snprintf(beside, sizeof beside, "%s", folder);
@@ -211,17 +257,16 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
   if (access(template_path, F_OK) == 0) {
     memcpy(s->path, template_path, sizeof s->path);
-    return rf_file_read(template_path, TEMPLATE_MAX, &s->text, &s->bytes, error);
+    return read_files(folder, s, error);
   }
-  RF_TRY(config_template(s->config, s->path, &inside, error));
-  if (inside) return keep_text(s, inside), RAFTER_OK;
+  RF_TRY(keep_templates(s, s->config, error));
+  if (s->text) return RAFTER_OK;
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
   if (access(template_path, F_OK) != 0) return RAFTER_OK;
   json_t *processor = NULL; /* chat_template.json belongs to the processor of a multimodal model */
   memcpy(s->path, template_path, sizeof s->path);
   RF_TRY(rf_tokenizer_config_read(s->path, &processor, error));
-  rf_status status = config_template(processor, s->path, &inside, error);
-  if (status == RAFTER_OK) keep_text(s, inside);
+  rf_status status = keep_templates(s, processor, error);
   json_decref(processor);
   return status;
 }
@@ -241,22 +286,24 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
     status = rf_tokenizer_open(folder, &tokenizer, error);
     if (status == RAFTER_OK) status = new_with_special(s.text, s.bytes, s.path, tokenizer, chat, error);
     rf_tokenizer_close(tokenizer);
-    source_free(&s);
-    return status;
+  } else if (status == RAFTER_OK && s.text) {
+    status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
+  } else if (status == RAFTER_OK && vocabulary) {
+    status = rf_chat_find_gguf(inside, chat, error);
   }
-  if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
-  if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
+  if (status == RAFTER_OK && s.tools) rf_chat_add_tools(*chat, s.tools, s.tools_bytes, s.tools_path);
   source_free(&s);
   return status == RAFTER_OK && !*chat ? refuse_additional(folder, error) : status;
 }
 
-rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {
+rf_status rf_chat_source(const char *folder, char **text, char **tools, rf_error *error) {
   source s;
   rf_status status = source_read(folder, &s, error);
-  *text = NULL;
+  *text = *tools = NULL;
   if (status == RAFTER_OK) {
     *text = s.text;
-    s.text = NULL;
+    *tools = s.tools;
+    s.text = s.tools = NULL;
   }
   source_free(&s);
   return status;
@@ -281,8 +328,18 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* Returns the template for the options. NULL: it could not be parsed, and `error` is set. */
+static const rf_template *choose(const rf_chat *chat, const rf_chat_options *options, rf_error *error) {
+  bool given = options && options->tools && !json_is_null(options->tools);
+  if (!given || !chat->tools_text) return chat->parsed;
+  if (!chat->tools && error) *error = *chat->tools_error;
+  return chat->tools;
+}
+
 static rf_status render_messages(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                                  const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
+  const rf_template *template = choose(chat, options, error);
+  if (!template) return chat->tools_error->status;
   json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
   for (size_t i = 0; i < count; ++i) json_array_append(some, json_array_get(messages, i));
   json_object_set_new(variables, "messages", some);
@@ -292,7 +349,7 @@ static rf_status render_messages(const rf_chat *chat, const json_t *messages, si
   else json_object_set_new(variables, "tools", json_null());
   if (options && options->variables) json_object_update(variables, (json_t *)options->variables);
   rf_status status =
-      rf_template_render(chat->parsed, variables, options ? options->now : NULL, NULL, rendered, error);
+      rf_template_render(template, variables, options ? options->now : NULL, NULL, rendered, error);
   json_decref(variables);
   return status;
 }
@@ -355,7 +412,8 @@ rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, cons
   size_t count = json_array_size(messages), end = 0;
   RF_TRY(render_messages(chat, messages, count, false, options, &whole, error));
   rf_status status = RAFTER_OK;
-  if (!rf_template_marks_generation(chat->parsed)) {
+  /* choose() does not return NULL, because the template has rendered `whole` */
+  if (!rf_template_marks_generation(choose(chat, options, NULL))) {
     free(whole.generated);
     whole.generated = rf_must(calloc(count + 1, sizeof *whole.generated));
     whole.generated_count = 0;

@@ -18,14 +18,17 @@ typedef struct rf_chat_options {
 /* Reads the chat template of a .gguf file or a folder. A folder's template is the first of these:
  * chat_template.jinja, the field chat_template of tokenizer_config.json, the field chat_template of
  * chat_template.json. If the field chat_template is a list of named templates, its entry "default"
- * is the template. A folder that has only additional_chat_templates/ is an error. To use a file of
- * this folder, call rf_chat_read. Special tokens come from tokenizer_config.json. Returns
- * RAFTER_FAILED if the folder has no template. */
+ * is the template. Conversations with tools use the entry "tool_use" instead, if there is one, as
+ * in transformers. Next to chat_template.jinja, this entry is the file
+ * additional_chat_templates/tool_use.jinja. A folder that has only additional_chat_templates/ is an
+ * error. To use a file of this folder, call rf_chat_read. Special tokens come from
+ * tokenizer_config.json. Returns RAFTER_FAILED if the folder has no template. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
 /* Like rf_chat_open, but a missing template sets *chat to NULL. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
-/* Reads a folder's template as malloc'ed text. If the folder has no template, *text is NULL. */
-rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
+/* Reads a folder's templates as malloc'ed texts. *tools is the template for conversations with
+ * tools. A missing template is NULL. */
+rf_status rf_chat_source(const char *folder, char **text, char **tools, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
 /* Reads a template file. The special tokens come from `tokenizer` (may be NULL). With the path
  * "none", a conversation becomes the text of its messages in order. */
@@ -34,6 +37,9 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
  * string, or an object with "content". */
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
                       rf_error *error);
+/* Adds the template for conversations with tools (rf_chat_options.tools). At most one call per
+ * chat. If the template cannot be parsed, only conversations with tools fail. */
+void rf_chat_add_tools(rf_chat *chat, const char *text, size_t bytes, const char *where);
 void rf_chat_free(rf_chat *chat);
 
 /* Renders a list of messages. A message is an object with "role" and usually "content". `options`
@@ -47,6 +53,8 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
                          const rf_chat_options *options, rf_ids *ids, char **text, rf_error *error);
 /* Returns the text of the template, with a NUL at its end. */
 const char *rf_chat_text(const rf_chat *chat);
+/* Returns the text of the template that renders conversations with tools. */
+const char *rf_chat_tools_text(const rf_chat *chat);
 
 /* Renders messages for training. rendered->generated has one span for each assistant turn. The span
  * begins after the generation prompt. The span includes the text that the template adds after the

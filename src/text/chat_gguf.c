@@ -25,6 +25,8 @@ rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error) {
     add_token(tokens, "pad_token", &vocab, vocab.pad);
     status =
         rf_chat_new(vocab.chat_template.at, (size_t)vocab.chat_template.bytes, path, tokens, chat, error);
+    const rf_gguf_text *tools = &vocab.tools_template;
+    if (status == RAFTER_OK && tools->at) rf_chat_add_tools(*chat, tools->at, (size_t)tools->bytes, path);
   }
   json_decref(tokens);
   rf_gguf_vocab_free(&vocab);

@@ -241,7 +241,7 @@ rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_err
         error, RAFTER_FAILED, NULL,
         "the vocabulary has no piece for a character of the text and no unknown token (bytes: %02x%s)",
         (unsigned char)*at, bytes > 1 ? "..." : "");
-  bool fuses = tokenizer->fuse_unknown && e->ids->count > e->segment_ids &&
+  bool fuses = tokenizer->fuse_unknown && e->ids->count > e->word_ids &&
                e->ids->at[e->ids->count - 1] == tokenizer->unk_id;
   return fuses ? RAFTER_OK : rf_ids_add(e->ids, tokenizer->unk_id, error);
 }
@@ -249,7 +249,6 @@ rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_err
 static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
   const rf_splits *splits = &tokenizer->splits;
-  e->segment_ids = e->ids->count;
   if (!text.bytes) return RAFTER_OK;
   if (splits->prefix || splits->mark) {
     rf_buffer *out = &e->buffer[2];

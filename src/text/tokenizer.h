@@ -107,9 +107,10 @@ rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where,
 rf_status rf_tokenizer_train(const char *text, size_t bytes, int64_t vocab, const volatile int *stop,
                              rf_tokenizer **tokenizer, rf_error *error);
 /* Writes a byte-level BPE as tokenizer.json and tokenizer_config.json to an existing folder.
- * *written is false for any other tokenizer. `chat_template` may be NULL. */
-rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
-                                  size_t template_bytes, const char *folder, bool *written, rf_error *error);
+ * *written is false for any other tokenizer. `chat_template`: a text or a list of named templates,
+ * as in tokenizer_config.json; NULL: none. */
+rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, struct json_t *chat_template,
+                                  const char *folder, bool *written, rf_error *error);
 /* Parses the text of a tokenizer.json. `where` is the file name in errors. */
 rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                                  rf_error *error);

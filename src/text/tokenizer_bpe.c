@@ -314,6 +314,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
 rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *error) {
   rf_encoding *e = encoding;
   const rf_bpe *bpe = &e->tokenizer->bpe;
+  if (rf_utf8_length(word, word + bytes)) e->word_ids = e->ids->count;
   if (bpe->ignore_merges && bytes <= RF_PIECE_MAX) {
     int32_t id = rf_pieces_find(&e->tokenizer->pieces, word, bytes);
     if (id >= 0) return rf_ids_add(e->ids, id, error);

@@ -33,6 +33,59 @@ static rf_status copy_file(const char *from, const char *to, rf_error *error) {
   return status;
 }
 
+/* Reads the text of a file as a JSON string. The string is NULL if the file is missing or not
+ * UTF-8. */
+static rf_status read_string(const char *folder, const char *name, json_t **string, rf_error *error) {
+  char path[4400], *text = NULL;
+  size_t bytes = 0;
+  *string = NULL;
+  snprintf(path, sizeof path, "%.4300s/%s", folder, name);
+  if (access(path, R_OK)) return RAFTER_OK;
+  RF_TRY(rf_file_read(path, FILE_MAX, &text, &bytes, error));
+  *string = json_stringn(text, bytes);
+  free(text);
+  return RAFTER_OK;
+}
+
+/* Reads an object. Numbers above 64 bits (a model_max_length of 1e30) are read as doubles. Then the
+ * other integers are doubles too. */
+static json_t *read_object(const char *path) {
+  char *text = NULL;
+  size_t bytes = 0;
+  if (access(path, R_OK) || rf_file_read(path, FILE_MAX, &text, &bytes, NULL) != RAFTER_OK) return NULL;
+  json_t *json = json_loadb(text, bytes, 0, NULL);
+  if (!json) json = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, NULL);
+  free(text);
+  if (json_is_object(json)) return json;
+  json_decref(json);
+  return NULL;
+}
+
+/* A folder may have chat_template.jinja, and a second template for conversations with tools in a
+ * folder of its own. A checkpoint has no inner folders. So the copy has both templates in
+ * tokenizer_config.json, where transformers reads them too. */
+static rf_status join_templates(const char *folder, const char *to_folder, rf_error *error) {
+  char path[4400];
+  json_t *plain = NULL, *tools = NULL, *config = NULL;
+  rf_status status = RAFTER_OK;
+  RF_GO(read_string(folder, "chat_template.jinja", &plain, error));
+  RF_GO(read_string(folder, "additional_chat_templates/tool_use.jinja", &tools, error));
+  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", to_folder);
+  if (plain && tools) config = read_object(path);
+  if (!config) goto done;
+  json_object_set_new(config, "chat_template",
+                      rf_must(json_pack("[{ss sO} {ss sO}]", "name", "default", "template", plain, "name",
+                                        "tool_use", "template", tools)));
+  RF_GO(rf_json_write(path, config, 2, error));
+  snprintf(path, sizeof path, "%.4300s/chat_template.jinja", to_folder);
+  unlink(path); /* this file would override the templates in tokenizer_config.json */
+done:
+  json_decref(plain);
+  json_decref(tools);
+  json_decref(config);
+  return status;
+}
+
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error) {
   static const char *const names[] = {
       "tokenizer.json",        "tokenizer.model",         "tokenizer.bin",      "tokenizer.gguf",
@@ -55,7 +108,7 @@ rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *
     RF_TRY(copy_file(source, to, error));
     *copied += i + 1 < sizeof names / sizeof *names; /* generation_config.json is not a tokenizer file */
   }
-  return RAFTER_OK;
+  return join_templates(folder, to_folder, error);
 }
 
 rf_status rf_tokenizer_place(const char *from, const char *to_folder, rf_error *error) {

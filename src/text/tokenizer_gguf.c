@@ -1,6 +1,7 @@
 /* tokenizer_gguf.c - reads the vocabulary of a GGUF file as a tokenizer. */
 #include "text/tokenizer_parts.h"
 
+#include "base/json.h"
 #include "formats/gguf.h"
 #include "formats/gguf_facts.h"
 
@@ -50,6 +51,17 @@ rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_err
               : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
 }
 
+/* Returns the chat templates as in tokenizer_config.json, or NULL. A template that is not UTF-8 is
+ * left out, because JSON cannot contain it. */
+static json_t *templates_of(const rf_gguf_vocab *v) {
+  const rf_gguf_text *plain = &v->chat_template, *with = &v->tools_template;
+  json_t *text = plain->at ? json_stringn(plain->at, (size_t)plain->bytes) : NULL;
+  json_t *tools = text && with->at ? json_stringn(with->at, (size_t)with->bytes) : NULL;
+  if (!tools) return text;
+  return rf_must(json_pack("[{ss so} {ss so}]", "name", "default", "template", text, "name", "tool_use",
+                           "template", tools));
+}
+
 /* Writes the vocabulary to the folder of `to`, in formats that other libraries can read. */
 static rf_status write_others(const rf_gguf *file, const char *to, rf_error *error) {
   char folder[4400];
@@ -60,15 +72,14 @@ static rf_status write_others(const rf_gguf *file, const char *to, rf_error *err
   snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - to) : 1, slash ? to : ".");
   RF_TRY(rf_gguf_vocab_read(file, &vocab, error));
   rf_status status = build_from_gguf(&vocab, to, &tokenizer, error);
-  const char *template = vocab.chat_template.at;
-  size_t bytes = (size_t)vocab.chat_template.bytes;
-  if (status == RAFTER_OK)
-    status = rf_tokenizer_json_write(tokenizer, template, bytes, folder, &written, error);
+  json_t *template = templates_of(&vocab);
+  if (status == RAFTER_OK) status = rf_tokenizer_json_write(tokenizer, template, folder, &written, error);
   if (status == RAFTER_OK && !written) {
     status = rf_tokenizer_model_write(&vocab, folder, &written, error);
     if (status == RAFTER_OK && written)
-      status = rf_tokenizer_config_write(tokenizer, NULL, template, bytes, folder, error);
+      status = rf_tokenizer_config_write(tokenizer, NULL, template, folder, error);
   }
+  json_decref(template);
   rf_tokenizer_close(tokenizer);
   rf_gguf_vocab_free(&vocab);
   return status;

@@ -115,8 +115,8 @@ static json_t *tokenizer_json(const rf_tokenizer *t) {
                    "model", model);
 }
 
-rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, const char *chat_template,
-                                    size_t template_bytes, const char *folder, rf_error *error) {
+rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, json_t *chat_template,
+                                    const char *folder, rf_error *error) {
   const struct {
     const char *name;
     int32_t id;
@@ -130,15 +130,15 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, co
     json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
     json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));
   }
-  if (chat_template) json_object_set_new(json, "chat_template", json_stringn(chat_template, template_bytes));
+  if (chat_template) json_object_set(json, "chat_template", chat_template);
   snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", folder);
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;
 }
 
-rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes,
-                                  const char *folder, bool *written, rf_error *error) {
+rf_status rf_tokenizer_json_write(const rf_tokenizer *t, json_t *chat_template, const char *folder,
+                                  bool *written, rf_error *error) {
   char path[4400];
   bool plain = t->kind == RF_TOKENS_BPE && t->bpe.byte_level && !t->normals.count && !t->normalized.count &&
                !t->splits.prefix && !t->splits.mark;
@@ -149,6 +149,5 @@ rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_templa
   rf_status status = rf_json_write(path, json, 0, error);
   json_decref(json);
   RF_TRY(status);
-  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, template_bytes, folder,
-                                   error);
+  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, folder, error);
 }

@@ -253,7 +253,9 @@ typedef struct rf_symbol {
 struct rf_encoding {
   const rf_tokenizer *tokenizer;
   rf_ids *ids;
-  int64_t segment_ids; /* number of ids before this segment */
+  /* Number of ids before this word. Unknown pieces are fused within a word, and with invalid bytes
+   * after the word, each of which is a word of its own. */
+  int64_t word_ids;
   bool specials;
   const char *text, *end;
   rf_effort effort;
@@ -327,8 +329,7 @@ rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *writ
 /* Writes tokenizer_config.json with the special tokens and the chat template. If `class` is NULL,
  * the file names no tokenizer class, but says whether BOS and EOS are added around a text. */
 rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class,
-                                    const char *chat_template, size_t template_bytes, const char *folder,
-                                    rf_error *error);
+                                    struct json_t *chat_template, const char *folder, rf_error *error);
 /* Writes the SentencePiece vocabulary of a GGUF file as tokenizer.model. *written is false for any
  * other kind of vocabulary, and if SentencePiece would read the vocabulary differently. */
 struct rf_gguf_vocab;

@@ -125,6 +125,7 @@ static rf_status put_unknown(rf_encoding *e, const char *at, size_t bytes, bool 
 rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_error *error) {
   rf_encoding *e = encoding;
   const rf_unigram *u = &e->tokenizer->unigram;
+  if (rf_utf8_length(word, word + bytes)) e->word_ids = e->ids->count;
   RF_TRY(reserve_path(e, bytes + 1, error));
   for (size_t i = 1; i <= bytes; i++) e->path_id[i] = NOT_REACHED;
   e->path_score[0] = 0;

@@ -164,11 +164,26 @@ case_template_in_gguf() {
     echo '{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}' >talks/chat_template.jinja
     status 0 "$RAFTER" quantize talks talks.gguf --weights f32 &&
       status 0 "$RAFTER" export talks.gguf talks.again
-    for model in talks.gguf talks.again; do
+    for model in talks talks.gguf talks.again; do
       status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json &&
         ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
     done
     same talks.gguf.said talks.again.said 'a template out of a GGUF file'
+    # the second template, for conversations with tools
+    mkdir talks/additional_chat_templates && echo 'tools' >talks/additional_chat_templates/tool_use.jinja
+    status 0 "$RAFTER" quantize talks tools.gguf --weights f32 &&
+      status 0 "$RAFTER" export tools.gguf tools.again && status 0 "$RAFTER" export talks tools.copy &&
+      for model in tools.again tools.copy; do
+        holds $model/tokenizer_config.json \
+          '[t["template"].strip() for t in d["chat_template"] if t["name"] == "tool_use"] == ["tools"]' \
+          "the template for tools in $model"
+        status 0 "$RAFTER" generate $model --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 \
+          --threads 1 --json &&
+          ask out 'd["prompt_tokens"], d["tokens"]' >$model.said
+      done
+    same talks.gguf.said tools.again.said 'the template without tools' &&
+      same talks.said tools.copy.said 'its copy'
+    rm -r talks/additional_chat_templates
     # a template for training, with the special tokens of the vocabulary
     echo '{% for m in messages %}{{ eos_token }}{{ m.content }}{% endfor %}' >talks.again/chat_template.jinja
     status 0 "$RAFTER" quantize talks.again talks.new.gguf --weights f32
@@ -241,6 +256,35 @@ case_existing_files() {
   cp half.gguf before.gguf &&
     refuses 1 'half.gguf exists already' "$RAFTER" export half half.gguf --format gguf --dtype f32 &&
     same before.gguf half.gguf 'a refused export'
+}
+
+# Without generation_config.json, all end tokens of config.json end an answer, and none is lost.
+case_ends() {
+  local run=("$RAFTER" generate ends --tokens 1,2,3 --temperature 0 --max-tokens 8 --json)
+  cp -r half ends && rm -f ends/generation_config.json
+  status 0 "${run[@]}" || return
+  python3 - "$(ask out 'd["tokens"][2]')" <<'PY'
+import json, sys
+d = json.load(open("ends/config.json"))
+d["eos_token_id"] = [d["vocab_size"] - 1, int(sys.argv[1])]
+json.dump(d, open("ends/config.json", "w"))
+PY
+  status 0 "${run[@]}" && holds out 'd["finish_reason"] == "stop" and len(d["tokens"]) <= 3' \
+    'the second end token'
+  status 0 "$RAFTER" export ends ended && holds ended/generation_config.json \
+    'd["eos_token_id"] == json.load(open("ends/config.json"))["eos_token_id"]' 'export keeps end tokens'
+}
+
+# Values that readers of GGUF would replace by their defaults are refused or written.
+case_gemma() {
+  cp -r "$DATA/goldens/gemma2" caps 2>/dev/null || { echo 'skip: no golden of gemma2' >&3; return; }
+  python3 - <<'PY'
+import json
+d = json.load(open("caps/config.json"))
+d["attn_logit_softcapping"] = d["final_logit_softcapping"] = None
+json.dump(d, open("caps/config.json", "w"))
+PY
+  refuses 1 'Gemma 2 without softcaps' "$RAFTER" export caps caps.gguf --format gguf
 }
 
 # An error leaves no files.

@@ -213,7 +213,7 @@ static void tokenize(void) {
   const rafter_conversation none = {.messages = "[]"}, chat = {.size = sizeof chat, .messages = "[]"};
   CHECK(rafter_tokenizer_conversation(t, &none, &ids, &count, &error) == RAFTER_INVALID); /* no size */
   CHECK(rafter_tokenizer_conversation(t, &chat, &ids, &count, &error) == RAFTER_FAILED);
-  CHECK(!rafter_tokenizer_template(t));
+  CHECK(!rafter_tokenizer_template(t) && !rafter_tokenizer_tools_template(t));
   /* the model has no template */
   CHECK(rafter_tokenizer_chat(t, "[]", true, &ids, &count, &error) == RAFTER_FAILED);
   rafter_ids_free(ids);

@@ -132,6 +132,10 @@ static void choices(void **state) {
   assert_string_equal(wanted, "adapter_config.json adapter_model.safetensors");
   choose("model.safetensors model.Q4_0.gguf x/config.json", NULL, wanted, sizeof wanted, RAFTER_OK, &error);
   assert_string_equal(wanted, "model.safetensors");
+  choose("model.safetensors chat_template.jinja additional_chat_templates/tool_use.jinja x/tool_use.jinja",
+         NULL, wanted, sizeof wanted, RAFTER_OK, &error);
+  assert_string_equal(wanted,
+                      "model.safetensors chat_template.jinja additional_chat_templates/tool_use.jinja");
   choose("m-00001-of-00002.gguf m-00002-of-00002.gguf mmproj-m.gguf", NULL, wanted, sizeof wanted, RAFTER_OK,
          &error);
   assert_string_equal(wanted, "m-00001-of-00002.gguf m-00002-of-00002.gguf");

@@ -44,7 +44,9 @@ static const struct {
     {"gpt_neox", "{\"model_type\":\"gpt_neox\",\"max_position_embeddings\":128," SHAPE
                  "\"rotary_emb_base\":10000,\"rotary_pct\":0.5}"},
     {"deepseek_v2", "{\"model_type\":\"deepseek_v2\"," LATENT SHAPE ROPES "}"},
-    {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"n_group\":1,\"topk_group\":1," LATENT SHAPE ROPES "}"},
+    {"deepseek_v3",
+     "{\"model_type\":\"deepseek_v3\",\"n_group\":1,\"topk_group\":1,\"first_k_dense_replace\":0,"
+     "\"routed_scaling_factor\":1.0," LATENT SHAPE ROPES "}"},
 };
 enum { BASE_COUNT = sizeof BASES / sizeof *BASES };
 /* All families based on Llama; the Gemmas; the DeepSeeks. */
@@ -388,12 +390,34 @@ static void the_scale_of_a_shape_is_written(void **state) {
   remove(folder);
 }
 
+/* Without these fields, DeepSeek-V3 has the values of its class, and V2 has others. */
+static void latent_models_have_the_defaults_of_their_class(void **state) {
+  (void)state;
+  for (int third = 0; third < 2; ++third) {
+    char config[900];
+    rf_model model;
+    rf_error error = {0};
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"deepseek_v%d\",\"n_routed_experts\":16," LATENT SHAPE ROPES "}",
+             third ? 3 : 2);
+    memmove(strstr(config, "\"n_routed_experts\":4,"), strstr(config, "\"num_experts_per_tok"),
+            strlen(strstr(config, "\"num_experts_per_tok")) + 1);
+    if (rf_model_config_parse(config, strlen(config), "c", &model, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
+    assert_int_equal(model.first_dense, third ? 3 : 0);
+    assert_true(model.router_scale == (third ? 2.5f : 1.0f) || (!third && model.router_scale == 0));
+    assert_int_equal(model.router_groups, third ? 8 : 0);
+    if (third) assert_int_equal(model.router_groups_used, 4);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_scale_of_a_shape_is_written),
       cmocka_unit_test(no_field_is_passed_over),
       cmocka_unit_test(larger_gemma3_lean_on_the_class),
       cmocka_unit_test(yarn_weighs_the_scores),
+      cmocka_unit_test(latent_models_have_the_defaults_of_their_class),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,6 +148,10 @@ static void test_architectures(void **state) {
   rf_gguf_facts h = facts_of(&f);
   assert_true(h.experts == 8 && h.experts_used == 2 && h.expert_ff == 96 && h.rope_factor == 4 &&
               strcmp(h.rope_scaling, "linear") == 0);
+  f = start("llama");
+  set_real(&f, ".rope.scaling.factor", 4); /* without a type, the scaling is linear */
+  rf_gguf_facts i = facts_of(&f);
+  assert_true(i.rope_factor == 4 && strcmp(i.rope_scaling, "linear") == 0);
 }
 
 static void test_values_for_each_layer(void **state) {

@@ -102,6 +102,95 @@ static void templates_without_a_default_are_named(void **state) {
   assert_int_equal(rmdir(inside), 0);
 }
 
+#define LIST(tools) \
+  "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"" tools "\"},{\"name\":\"default\"," \
+  "\"template\":\"d{{ tools }}\"}]}"
+
+/* As in transformers, conversations with tools have a template of their own, if there is one. */
+static void tools_have_their_template(void **state) {
+  (void)state;
+  const char *hi = "[{\"role\":\"user\",\"content\":\"hi\"}]";
+  char inside[128];
+  json_t *tools = parse("[{\"a\":1}]"), *none = json_null();
+  const rf_chat_options with = {.tools = tools}, null = {.tools = none};
+  put("tokenizer_config.json", LIST("t{{ tools|tojson }}"));
+  assert_string_equal(rendered(hi, &with), "t[{\"a\": 1}]");
+  assert_string_equal(rendered(hi, NULL), "dNone");
+  assert_string_equal(rendered(hi, &null), "dNone");
+  /* a conversation without tools does not need the template of tools */
+  put("tokenizer_config.json", LIST("{{ b|c }}"));
+  assert_non_null(
+      strstr(rendered(hi, &with), "tokenizer_config.json, line 1, column 6: unknown filter \"c\""));
+  assert_string_equal(rendered(hi, NULL), "dNone");
+  put("chat_template.jinja", "file {{ tools|tojson }}"); /* overrides the list, with its tools */
+  assert_string_equal(rendered(hi, &with), "file [{\"a\": 1}]");
+  snprintf(inside, sizeof inside, "%s/additional_chat_templates", folder);
+  assert_int_equal(mkdir(inside, 0777), 0);
+  put("additional_chat_templates/tool_use.jinja", "other {{ tools|tojson }}");
+  assert_string_equal(rendered(hi, &with), "other [{\"a\": 1}]");
+  assert_string_equal(rendered(hi, NULL), "file null");
+  put("additional_chat_templates/tool_use.jinja", NULL);
+  assert_int_equal(rmdir(inside), 0);
+  put("chat_template.jinja", NULL);
+  put("tokenizer_config.json", NULL);
+  json_decref(tools);
+}
+
+/* The spans of the assistant are those of the template that renders the tools. */
+static void spans_follow_the_template_of_tools(void **state) {
+  (void)state;
+  static const char TEXT[] =
+      "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+  json_t *tools = parse("[{\"a\":1}]"), *messages = parse("[{\"role\":\"assistant\",\"content\":\"one\"}]");
+  const rf_chat_options with = {.tools = tools};
+  rf_chat *chat;
+  rf_rendered got;
+  assert_int_equal(rf_chat_new("{{ messages|length }}", 21, "plain", NULL, &chat, NULL), RAFTER_OK);
+  rf_chat_add_tools(chat, TEXT, sizeof TEXT - 1, "tools");
+  assert_string_equal(rf_chat_text(chat), "{{ messages|length }}");
+  assert_string_equal(rf_chat_tools_text(chat), TEXT);
+  assert_int_equal(rf_chat_render_spans(chat, messages, NULL, &got, NULL), RAFTER_FAILED);
+  assert_int_equal(rf_chat_render_spans(chat, messages, &with, &got, NULL), RAFTER_OK);
+  assert_int_equal(got.generated_count, 1);
+  assert_int_equal(got.generated[0].last, 3);
+  rf_rendered_free(&got);
+  rf_chat_free(chat);
+  json_decref(tools);
+  json_decref(messages);
+}
+
+/* A copy has no inner folder, and keeps both templates. */
+static void copies_keep_the_template_of_tools(void **state) {
+  (void)state;
+  char inside[128], to[128], *text = NULL, *with = NULL;
+  int copied;
+  json_t *config = NULL;
+  snprintf(inside, sizeof inside, "%s/additional_chat_templates", folder);
+  snprintf(to, sizeof to, "%s/copy", folder);
+  assert_int_equal(mkdir(inside, 0777), 0);
+  assert_int_equal(mkdir(to, 0777), 0);
+  put("tokenizer_config.json", "{\"bos_token\":\"<s>\",\"model_max_length\":2048}");
+  put("chat_template.jinja", "plain");
+  put("additional_chat_templates/tool_use.jinja", "with tools");
+  assert_int_equal(rf_tokenizer_files_copy(folder, to, &copied, NULL), RAFTER_OK);
+  assert_int_equal(rf_chat_source(to, &text, &with, NULL), RAFTER_OK);
+  assert_string_equal(text, "plain");
+  assert_string_equal(with, "with tools");
+  const char *made = at("copy/tokenizer_config.json");
+  assert_int_equal(rf_json_read(made, 1 << 20, &config, NULL), RAFTER_OK);
+  assert_true(json_is_integer(json_object_get(config, "model_max_length")));
+  assert_string_equal(json_string_value(json_object_get(config, "bos_token")), "<s>");
+  json_decref(config);
+  free(text);
+  free(with);
+  unlink(made);
+  assert_int_equal(rmdir(to), 0); /* nothing else was copied */
+  put("additional_chat_templates/tool_use.jinja", NULL);
+  assert_int_equal(rmdir(inside), 0);
+  put("chat_template.jinja", NULL);
+  put("tokenizer_config.json", NULL);
+}
+
 static void wrong_files_are_refused(void **state) {
   (void)state;
   static const struct {
@@ -248,6 +337,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(templates_are_found_where_models_keep_them),
       cmocka_unit_test(templates_without_a_default_are_named),
+      cmocka_unit_test(tools_have_their_template),
+      cmocka_unit_test(spans_follow_the_template_of_tools),
+      cmocka_unit_test(copies_keep_the_template_of_tools),
       cmocka_unit_test(wrong_files_are_refused),
       cmocka_unit_test(options_reach_the_template),
       cmocka_unit_test(spans_are_what_the_assistant_wrote),

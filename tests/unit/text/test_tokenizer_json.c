@@ -2,6 +2,8 @@
  * files that are written from a GGUF file's vocabulary. */
 #include "unit/text/tokenizers.h"
 
+#include "base/json.h"
+
 #define LETTERS_AND "\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"\xC4\xA0\":4,\"1\":5,\"2\":6,\".\":7"
 #define MODEL(more) \
   "\"model\":{\"type\":\"BPE\",\"vocab\":{" LETTERS_AND "},\"merges\":[[\"a\",\"b\"]]" more "}"
@@ -176,6 +178,12 @@ static void test_json_characters(void **state) {
   /* the name of the unknown piece, within unknown text, is part of the unknown text */
   IDS(t, "aQ<unk>Qa", 0, 3, 0, 2);
   IDS(t, "a<unk>a", 0, 3, 0, 2);
+  rf_tokenizer_close(t);
+  /* unknown characters of two words stay two tokens */
+  t = parse("{\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":true},\"model\":{\"type\":"
+            "\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"a\",-2.0]]}}");
+  IDS(t, "a12", 0, 1, 0, 0);
+  IDS(t, "aXY", 0, 1, 0);
   rf_tokenizer_close(t);
 }
 
@@ -487,7 +495,9 @@ static void test_json_written(void **state) {
     rf_error error;
     bool written;
     if (rf_tokenizer_build(&v, "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    assert_int_equal(rf_tokenizer_json_write(t, "{{ eos_token }}", 15, folder, &written, NULL), RAFTER_OK);
+    json_t *template = json_string("{{ eos_token }}");
+    assert_int_equal(rf_tokenizer_json_write(t, template, folder, &written, NULL), RAFTER_OK);
+    json_decref(template);
     assert_true(written);
     if (rf_tokenizer_open(folder, &again, &error) != RAFTER_OK) fail_msg("%s", error.message);
     assert_int_equal(rf_tokenizer_eos(again), COUNT - 1);

@@ -167,7 +167,7 @@ static void test_files(void **state) {
   bool written;
   assert_non_null(mkdtemp(folder));
   assert_int_equal(rf_tokenizer_train(TEXT, sizeof TEXT - 1, 280, NULL, &made, NULL), RAFTER_OK);
-  assert_int_equal(rf_tokenizer_json_write(made, NULL, 0, folder, &written, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_json_write(made, NULL, folder, &written, NULL), RAFTER_OK);
   assert_true(written);
   assert_int_equal(rf_tokenizer_open(folder, &read, NULL), RAFTER_OK);
   assert_int_equal(rf_tokenizer_vocab(made), rf_tokenizer_vocab(read));
