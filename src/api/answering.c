@@ -187,7 +187,7 @@ void rf_answering_put_sum(const rf_answering *a, const char *command, const char
   rf_generate_counts c = rf_generator_counts(a->generator);
   json_t *json =
       json_pack("{ss ss sI sI sI sI sf sf sI}", "command", command, "output", path, "rows",
-                (json_int_t)a->written, "answers", (json_int_t)c.answers, "prompt_tokens",
+                (json_int_t)a->written, "answers", (json_int_t)(a->done - a->before), "prompt_tokens",
                 (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens, "seconds", a->seconds,
                 "tokens_per_second", a->seconds > 0 ? (double)c.tokens / a->seconds : 0, "arena_bytes",
                 (json_int_t)rf_generator_arena_bytes(a->generator));
@@ -207,8 +207,8 @@ void rf_answering_say_sum(const rf_answering *a) {
   rf_say(a->sink,
          "%lld prompt%s, %lld answer%s with %lld token%s in %.2f s: %.1f tokens/s; %lld step%s, %lld of %lld "
          "prompt tokens shared, arena %.1f MiB%s%s\n",
-         (long long)a->prompts.rows, rf_plural(a->prompts.rows), (long long)c.answers, rf_plural(c.answers),
-         (long long)c.tokens, rf_plural(c.tokens), a->seconds,
+         (long long)a->prompts.rows, rf_plural(a->prompts.rows), (long long)(a->done - a->before),
+         rf_plural(a->done - a->before), (long long)c.tokens, rf_plural(c.tokens), a->seconds,
          a->seconds > 0 ? (double)c.tokens / a->seconds : 0, (long long)c.passes, rf_plural(c.passes),
          (long long)c.reused, (long long)c.prompt_tokens,
          (double)rf_generator_arena_bytes(a->generator) / 0x1p20, drafts,
@@ -264,6 +264,7 @@ rf_status rf_answering_submit(rf_answering *a, rf_error *error) {
     if (i < a->written) a->done += a->prompts.row[i].request.samples;
     else row[i - a->written] = &a->prompts.row[i];
   }
+  a->before = a->done;
   const rf_prompt *begun = rows ? row[0] : NULL;
   a->helps = rf_run_gathers(a->generator->run) && rf_run_host(a->generator->run) > 0;
   if (a->sorts) sort_last(a, row, rows);
@@ -377,8 +378,9 @@ rf_status rf_answering_end_file(rf_answering *a, rf_error *error) {
 rf_status rf_answering_leave(rf_answering *a, rf_error *error) {
   rf_generate_counts c = rf_generator_counts(a->generator);
   json_object_update_new(a->journal.results,
-                         json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens",
-                                   (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens));
+                         json_pack("{sI sI sI}", "answers", (json_int_t)(a->done - a->before),
+                                   "prompt_tokens", (json_int_t)c.prompt_tokens, "completion_tokens",
+                                   (json_int_t)c.tokens));
   return rf_executed_leave(a->generator, a->record, &a->journal, a->seconds, error);
 }
 

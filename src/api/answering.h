@@ -26,6 +26,7 @@ typedef struct rf_answering {
   int sample;      /* index of the next answer to write, among the answers to prompt `written` */
   /* `answers`: total number. `done`: number of finished answers. Both include earlier runs. */
   int64_t answers, done;
+  int64_t before;      /* finished answers of earlier runs */
   double began, limit; /* limit: value of --max-seconds, counted from `began`; 0: no limit */
   bool time_is_up;
   double start, first_seconds, seconds; /* seconds: duration of the forward passes, which begin at `start` */

@@ -17,16 +17,7 @@ static void put_int(json_t *line, const char *key, int64_t value) {
 
 /* Makes a JSON string of a text that may not be UTF-8, because an answer can end inside a
  * character. */
-static json_t *text_of(const char *text, size_t bytes) {
-  json_t *json = json_stringn(text, bytes);
-  if (json) return json;
-  char *copy = malloc(bytes + 1);
-  if (!copy) return json_string("");
-  for (size_t i = 0; i < bytes; i++) copy[i] = (unsigned char)text[i] < 0x80 ? text[i] : '?';
-  json = json_stringn(copy, bytes);
-  free(copy);
-  return json;
-}
+static json_t *text_of(const char *text, size_t bytes) { return rf_json_bytes(text, bytes); }
 
 static json_t *parts_of(const rf_rl *rl, const rf_rl_report *r, bool spread) {
   json_t *parts = json_object();

@@ -200,13 +200,19 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
   return status;
 }
 
-/* Saves the steps so far, because the reward failed or numbers are not finite. Returns the error. */
+/* Saves the steps so far if a reward failed. If numbers are not finite, the weights may be broken, so
+ * the last checkpoint stays the newest. Returns the error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
   /* saving needs all hosts, but the other hosts do not know of this error */
   if (rf_run_hosts(run->rl->run) > 1) return status;
   if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
     return status;
+  if (!run->rl->reward_failed) {
+    if (error && !error->hint[0])
+      snprintf(error->hint, sizeof error->hint, "lower --lr; the last checkpoint is untouched");
+    return status;
+  }
   if (save(run, &unsaved) == RAFTER_OK && error && !error->hint[0])
     snprintf(error->hint, sizeof error->hint, "the run is saved; continue with --resume %.200s",
              run->folder->out);

@@ -74,6 +74,11 @@ rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_
   s->floor = rf_options_float_or(o, "min-lr", s->peak / 10);
   s->warmup = rf_options_int_or(o, "warmup", s->steps / 20);
   s->decay = rf_options_int_or(o, "decay", s->steps / 5);
+  static const char *const SHAPES[] = {"warmup", "decay"};
+  for (int i = 0; i < 2 && s->kind == RF_SCHEDULE_CONSTANT; i++)
+    if (rf_options_given(o, SHAPES[i]) && rf_options_int_or(o, SHAPES[i], 0) > 0)
+      return RF_FAIL(error, RAFTER_INVALID, "add --schedule warmup-cosine",
+                     "--%s has no effect with --schedule constant", SHAPES[i]);
   if (s->floor > s->peak)
     return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr",
                    "the final learning rate is above the highest (--min-lr: expected at most %g, got %g)",

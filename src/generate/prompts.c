@@ -117,8 +117,10 @@ static rf_status check_key(rf_prompt_reader *p, const char *key, const char *whe
   for (int i = 0; i < COUNT; i++) known[i] = i < OWN_COUNT ? OWN[i] : RF_SAMPLING[i - OWN_COUNT].key;
   for (int i = 0; i < COUNT; i++)
     if (!strcmp(key, known[i])) return RAFTER_OK;
+  /* Short names, such as "idx" and "step", are usual columns of data sets. */
   const char *near = rf_nearest(key, known, COUNT);
-  if (near && rf_edit_distance(key, near) <= (strlen(key) < 8 ? 1 : 2))
+  if (near && strlen(near) > 2 && strcmp(key, "step") != 0 &&
+      rf_edit_distance(key, near) <= (strlen(key) < 8 ? 1 : 2))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a row has an unknown key (%s: '%.60s'; did you mean '%s'?)",
                    where, key, near);
   char quoted[80];
@@ -168,6 +170,7 @@ static rf_status read_messages(rf_prompt_reader *p, const json_t *messages, rf_p
 static rf_status read_prompt(rf_prompt_reader *p, const json_t *json, const char *where, rf_prompt *row,
                              rf_error *error) {
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages");
+  if (json_is_array(prompt)) messages = prompt; /* TRL's form of a conversation */
   rf_error why = {0};
   rf_status status = json_is_string(prompt) ? rf_prompt_of_text(p, json_string_value(prompt),
                                                                 json_string_length(prompt), row, &why)
@@ -182,11 +185,13 @@ rf_status rf_prompt_only_of_json(rf_prompt_reader *p, const json_t *json, const 
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"),
                *tokens = json_object_get(json, "tokens");
   RF_TRY(check_form(json, where, error));
-  if (json_is_string(prompt) || json_is_array(messages)) RF_TRY(read_prompt(p, json, where, row, error));
+  if (json_is_string(prompt) || json_is_array(prompt) || json_is_array(messages))
+    RF_TRY(read_prompt(p, json, where, row, error));
   else if (json_is_array(tokens)) RF_TRY(rf_ids_of_json(tokens, p->model->vocab, where, &row->tokens, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
-                   "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
+                   "rows have \"prompt\" (a text or a list of messages), \"messages\" (a list) or \"tokens\" "
+                   "(a list of ids)",
                    "a row has no prompt (%s: expected prompt, messages or tokens)", where);
   return row->tokens.count ? RAFTER_OK
                            : RF_FAIL(error, RAFTER_FAILED, NULL,

@@ -4,6 +4,7 @@
 #include "reward/number.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +30,10 @@ static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes,
   while (match && pcre2_match(pattern, (PCRE2_SPTR)text, bytes, from, 0, match, NULL) > 0) {
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
     size_t n = 0;
-    for (size_t i = span[0]; i < span[1] && n < 63; i++)
-      if (text[i] != ',') number[n++] = text[i];
+    bool minus = span[1] - span[0] > 2 && !memcmp(text + span[0], "\xe2\x88\x92", 3);
+    if (minus) number[n++] = '-';
+    for (size_t i = span[0] + (minus ? 3 : 0); i < span[1] && n < 63; i++)
+      if (text[i] != ',' && text[i] != '$') number[n++] = text[i];
     number[n] = 0;
     from = span[1];
     found = true;
@@ -51,4 +54,21 @@ bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes,
   return *marked || number_in(numbers, text, bytes, true, number);
 }
 
-bool rf_numbers_equal(const char *a, const char *b) { return strtod(a, NULL) == strtod(b, NULL); }
+/* Writes a number without an exponent in its shortest form: "-007.50" becomes "-7.5", "-0" "0". */
+static void shorten(const char *number, char to[72]) {
+  bool minus = *number == '-';
+  const char *whole = number + minus + strspn(number + minus, "0"), *point = strchr(whole, '.');
+  size_t digits = strcspn(whole, "."), places = point ? strlen(point + 1) : 0;
+  while (places && point[places] == '0') places--;
+  if (!digits && !places) minus = false;
+  snprintf(to, 72, "%s%.*s%s%.*s", minus ? "-" : "", (int)digits, digits ? whole : "", places ? "." : "",
+           (int)places, places ? point + 1 : "");
+}
+
+bool rf_numbers_equal(const char *a, const char *b) {
+  char x[72], y[72];
+  if (strpbrk(a, "eE") || strpbrk(b, "eE")) return strtod(a, NULL) == strtod(b, NULL);
+  shorten(a, x);
+  shorten(b, y);
+  return !strcmp(x, y);
+}

@@ -4,8 +4,12 @@
 
 #include "base/base.h"
 
-/* The regular expression of a number. Commas between the digits are ignored. */
-#define RF_NUMBER_PATTERN "(?:(?<![0-9])-)?[0-9][0-9,]*(?:\\.[0-9]+)?"
+/* The regular expression of a number: a sign, also before a dollar sign; digits, with commas before
+ * groups of digits; a fraction; an exponent. The sign may be U+2212. */
+#define RF_NUMBER_PATTERN \
+  "(?:(?<![0-9])(?:-|\xe2\x88\x92)\\$?)?" \
+  "(?:[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3}(?![0-9])(?:\\.[0-9]+)?|[0-9]+(?:\\.[0-9]+)?" \
+  "|(?<![0-9A-Za-z.])\\.[0-9]+)(?:[eE][-+]?[0-9]+(?![0-9A-Za-z]))?"
 
 typedef struct rf_numbers rf_numbers; /* the compiled pattern */
 rf_status rf_numbers_open(rf_numbers **numbers, rf_error *error);
@@ -17,7 +21,8 @@ bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes, 
  * the text. */
 bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes, bool *marked,
                       char number[64]);
-/* True if two texts are the same number, such as "7" and "7.00". */
+/* True if two texts are the same number, such as "7" and "7.00". Texts without an exponent are
+ * compared by all their digits. */
 bool rf_numbers_equal(const char *a, const char *b);
 
 #endif

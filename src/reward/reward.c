@@ -212,7 +212,7 @@ static void say_steps(rf_rewards *r) {
   }
 }
 
-rf_status rf_rewards_collect(rf_rewards *r, bool wait, rf_error *error) {
+rf_status rf_rewards_collect(rf_rewards *r, bool wait, double until, rf_error *error) {
   enum { SLICE_MS = 50 };
   rf_status status = RAFTER_OK;
   say_steps(r);
@@ -228,7 +228,8 @@ rf_status rf_rewards_collect(rf_rewards *r, bool wait, rf_error *error) {
       rf_asked_free(asked);
     }
     more = wait && r->pending;
-    if (more && status == RAFTER_OK && rf_flag_is_set(r->options.stop))
+    bool late = until > 0 && rf_now_seconds() > until;
+    if (more && status == RAFTER_OK && (late || rf_flag_is_set(r->options.stop)))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped while %lld answers waited for a reward",
                        (long long)r->pending);
   }

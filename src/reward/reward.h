@@ -70,10 +70,11 @@ rf_status rf_rewards_check(const rf_rewards *rewards, const char *reference, con
  * part. */
 rf_status rf_rewards_submit(rf_rewards *rewards, const rf_reward_row *row, double *total, double *parts,
                             rf_error *error);
-/* Writes the values of all finished answers. With `wait`, waits until all answers are finished.
- * RAFTER_FAILED: the program failed. Then only rf_rewards_close may follow. RAFTER_INTERRUPTED:
- * options.stop was set during the wait. */
-rf_status rf_rewards_collect(rf_rewards *rewards, bool wait, rf_error *error);
+/* Writes the values of all finished answers. With `wait`, waits until all answers are finished, or
+ * until rf_now_seconds() is above `until` (0: no limit). RAFTER_FAILED: the program failed. Then only
+ * rf_rewards_close may follow. RAFTER_INTERRUPTED: options.stop was set or the time was up during the
+ * wait. */
+rf_status rf_rewards_collect(rf_rewards *rewards, bool wait, double until, rf_error *error);
 int64_t rf_rewards_pending(const rf_rewards *rewards); /* submitted and not collected */
 
 #endif

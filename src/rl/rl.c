@@ -39,7 +39,7 @@ static rf_status open_run(rf_rl *rl, rf_error *error) {
   RF_TRY(rf_generator_bind(&rl->guests.sample, rl->run, first, rl->plans.prefill, rl->plans.decode,
                            &rl->generator, error));
   RF_TRY(rf_generator_require_numbers(rl->generator, error));
-  RF_TRY(rf_rewards_collect(s->rewards, false, error)); /* reports a program that ended at once */
+  RF_TRY(rf_rewards_collect(s->rewards, false, 0, error)); /* reports a program that ended at once */
   if (!rl->plans.reference) return RAFTER_OK;
   if (!rl->plans.apart)
     return rf_scorer_bind(&rl->guests.reference, rl->run, first + 2, rl->plans.reference, &rl->reference,

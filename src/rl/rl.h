@@ -95,10 +95,11 @@ typedef struct rf_rl {
   rf_scorer *reference; /* NULL: none */
   rf_rl_group *group;   /* (groups) groups of the latest step */
   int64_t groups, room;
-  float *values;   /* arrays of all answers */
-  double ends_at;  /* rf_now_seconds() at which sampling stops; 0: never */
-  bool late;       /* true: sampling has stopped because of `ends_at` */
-  double limit[2]; /* predicted and limit seconds of sampling so far */
+  float *values;      /* arrays of all answers */
+  double ends_at;     /* rf_now_seconds() at which sampling stops; 0: never */
+  bool late;          /* true: sampling has stopped because of `ends_at` */
+  bool reward_failed; /* true: a step has failed because of a reward, not because of its numbers */
+  double limit[2];    /* predicted and limit seconds of sampling so far */
 } rf_rl;
 
 /* Errors of settings are reported before the arena is allocated. */

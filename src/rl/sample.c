@@ -85,9 +85,21 @@ static rf_status reward_group(rf_rl *rl, rf_rl_group *group, rf_error *error) {
                                .tokens = a->reply->tokens.count,
                                .reference = p->answer,
                                .row = p->row};
-    RF_TRY(rf_rewards_submit(rl->settings.rewards, &row, &a->reward, a->part, error));
+    rf_status status = rf_rewards_submit(rl->settings.rewards, &row, &a->reward, a->part, error);
+    if (status == RAFTER_FAILED) rl->reward_failed = true;
+    RF_TRY(status);
   }
   return RAFTER_OK;
+}
+
+/* Collects rewards. With `wait`, all rewards, or until --max-seconds. Other hosts wait for the rewards,
+ * so with several hosts, this host waits for all rewards too. */
+static rf_status collect(rf_rl *rl, bool wait, rf_error *error) {
+  double until = rf_run_hosts(rl->run) == 1 ? rl->ends_at : 0;
+  rf_status status = rf_rewards_collect(rl->settings.rewards, wait, until, error);
+  if (status == RAFTER_FAILED) rl->reward_failed = true;
+  if (status == RAFTER_INTERRUPTED) rl->late = !rf_flag_is_set(rl->settings.train.progress.stop);
+  return status;
 }
 
 static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
@@ -108,7 +120,7 @@ static bool stepped(void *self, int tokens) {
   const rf_rl_settings *settings = &s->rl->settings;
   (void)tokens;
   double began = rf_now_seconds();
-  s->status = rf_rewards_collect(settings->rewards, false, &s->why);
+  s->status = collect(s->rl, false, &s->why);
   s->waited += rf_now_seconds() - began;
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   if (s->status != RAFTER_OK || !rf_replies_busy(s->rl->generator)) return s->status == RAFTER_OK;
@@ -152,7 +164,7 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   if (status != RAFTER_OK && error) *error = s->why;
   const int64_t pending = rf_rewards_pending(rl->settings.rewards);
   if (pending && rl->settings.progress) rl->settings.progress(rl->settings.self, "rewards", 0, pending);
-  if (status == RAFTER_OK && !s->stopped) status = rf_rewards_collect(rl->settings.rewards, true, error);
+  if (status == RAFTER_OK && !s->stopped) status = collect(rl, true, error);
   if (status == RAFTER_OK && s->stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by %s", rl->late ? "time" : "a signal");
   if (status == RAFTER_OK) status = share_rewards(rl, error);

@@ -174,6 +174,37 @@ case_reward_command() {
   [ ! -e none/checkpoint-00000000 ] || fail 'a program that ends at once leaves a checkpoint'
 }
 
+# A run whose numbers are no longer finite keeps its last checkpoint.
+case_diverged() {
+  local full=("${RL[@]}" --data prompts.jsonl "${RULE[@]}" --seed 3)
+  status 0 "${full[@]}" --steps 2 --keep 1 --out broken &&
+    refuses 1 'not finite' "$RAFTER" rl --resume broken --steps 30 --lr 100 &&
+    says '^hint: lower --lr; the last checkpoint is untouched'
+  [ -e broken/checkpoint-00000002/DONE ] || fail 'the good checkpoint is gone'
+  status 0 "$RAFTER" generate broken --prompt ab --max-tokens 2
+  refuses 2 'no effect with --schedule constant' "${RUN[@]}" --steps 2 --warmup 10 --out x
+}
+
+# --max-seconds also ends the wait for rewards.
+case_late_rewards() {
+  local began=$SECONDS
+  printf '%s\n' 'import json, sys, time' 'for line in sys.stdin:' '    time.sleep(9)' \
+    '    print(json.dumps({"id": json.loads(line)["id"], "reward": 1}), flush=True)' >slow.py
+  status 0 "${RL[@]}" "${LORA[@]}" --data prompts.jsonl --reward-command 'python3 slow.py' --steps 5 \
+    --max-seconds 2 --out late && says 'at step 0 of 5' out
+  [ $((SECONDS - began)) -lt 20 ] || fail "the run waits for rewards: $((SECONDS - began)) s"
+}
+
+# A conversation may be the value of "prompt", as in data sets of TRL.
+case_conversations() {
+  echo '{% for m in messages %}{{ m.content }}{% endfor %}' >chat.jinja
+  printf '{"prompt": [{"role": "user", "content": "a%d"}], "idx": %d}\n' 1 1 2 2 3 3 >talks.jsonl
+  status 0 "${RL[@]}" "${LORA[@]}" --data talks.jsonl --template chat.jinja "${RULE[@]}" --steps 1 \
+    --out talks
+  status 0 "$RAFTER" generate "$TINY" --input talks.jsonl --template chat.jinja --max-tokens 2 \
+    --output o.jsonl
+}
+
 case_losses() {
   local loss
   for loss in grpo dr-grpo dapo gspo rloo reinforce++ cispo; do

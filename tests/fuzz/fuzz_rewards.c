@@ -25,7 +25,7 @@ static void give(const char *list, const char *answer, size_t bytes) {
   const rf_reward_row row = {
       .answer = answer, .bytes = bytes, .tokens = (int64_t)bytes, .reference = "#### 7"};
   expect(rf_rewards_submit(rewards, &row, &total, parts, &error) == RAFTER_OK);
-  expect(rf_rewards_collect(rewards, true, &error) == RAFTER_OK && isfinite(total));
+  expect(rf_rewards_collect(rewards, true, 0, &error) == RAFTER_OK && isfinite(total));
   for (int i = 0; i < rf_rewards_count(rewards); i++) expect(parts[i] >= 0 && parts[i] <= 1);
   rf_rewards_close(rewards);
 }

@@ -9,7 +9,7 @@ static inline rf_status rewards_score(rf_rewards *r, const rf_reward_row *rows, 
                                       double *parts, rf_error *error) {
   for (int64_t i = 0; i < count; i++)
     RF_TRY(rf_rewards_submit(r, &rows[i], &total[i], parts + i * RF_REWARDS, error));
-  return rf_rewards_collect(r, true, error);
+  return rf_rewards_collect(r, true, 0, error);
 }
 
 #endif

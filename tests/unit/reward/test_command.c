@@ -85,12 +85,12 @@ static void in_parts(void **state) {
   assert_int_equal(rf_rewards_pending(r), 2);
   assert_true(isnan(total[0]) && isnan(total[1])); /* until they are collected */
   while (rf_rewards_pending(r)) {
-    assert_int_equal(rf_rewards_collect(r, false, NULL), RAFTER_OK);
+    assert_int_equal(rf_rewards_collect(r, false, 0, NULL), RAFTER_OK);
     usleep(1000);
   }
   assert_true(total[0] == 20 && total[1] == 12);
   assert_true(parts[0] == 1 && parts[1] == 5 && isnan(parts[2]));
-  assert_int_equal(rf_rewards_collect(r, true, NULL), RAFTER_OK);
+  assert_int_equal(rf_rewards_collect(r, true, 0, NULL), RAFTER_OK);
   close_all(r);
 }
 
@@ -164,7 +164,7 @@ static void expect_fault(const char *command, double seconds, const char *answer
   if (status != RAFTER_FAILED || !strstr(error.message, message) || !*error.hint)
     fail_msg("%s: status %d, expected '%s', got '%s' (%s)", command, (int)status, message, error.message,
              error.hint);
-  assert_int_equal(rf_rewards_collect(r, true, &error), RAFTER_FAILED);
+  assert_int_equal(rf_rewards_collect(r, true, 0, &error), RAFTER_FAILED);
   close_all(r);
 }
 

@@ -69,6 +69,37 @@ static void numbers(void **state) {
   assert_true(of("number", "10-2", "2") == 1); /* a minus between numbers is not a sign */
 }
 
+static void forms_of_numbers(void **state) {
+  (void)state;
+  static const struct {
+    const char *answer, *right;
+    double reward;
+  } CASES[] = {{"-5", "1e-05", 0},
+               {"0.00001", "1e-05", 1},
+               {"22", "1e22", 0},
+               {".5", "5", 0},
+               {".5", "0.5", 1},
+               {"0.50", ".5", 1},
+               {"-$3", "-3", 1},
+               {"$-3", "-3", 1},
+               {"\xe2\x88\x92"
+                "3",
+                "-3", 1},
+               {"1,2,3", "3", 1},
+               {"1,2,3", "123", 0},
+               {"12,345,678", "12345678", 1},
+               {"$1,000.00", "1000", 1},
+               {"50%", "50", 1},
+               {"x.5", "5", 1},
+               {"007", "7", 1},
+               {"-0", "0", 1},
+               {"10-3=7", "7", 1},
+               {"12345678901234567890", "12345678901234567891", 0}};
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+    if (of("number", CASES[i].answer, CASES[i].right) != CASES[i].reward)
+      fail_msg("%s for %s", CASES[i].answer, CASES[i].right);
+}
+
 /* The numbers that the evaluation of GSM8K finds. */
 static void final_numbers(void **state) {
   (void)state;
@@ -252,8 +283,9 @@ static void long_searches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(texts),       cmocka_unit_test(numbers),      cmocka_unit_test(final_numbers),
-      cmocka_unit_test(formats),     cmocka_unit_test(lengths),      cmocka_unit_test(sums),
-      cmocka_unit_test(wrong_lists), cmocka_unit_test(checked_rows), cmocka_unit_test(long_searches)};
+      cmocka_unit_test(texts),         cmocka_unit_test(numbers),     cmocka_unit_test(forms_of_numbers),
+      cmocka_unit_test(final_numbers), cmocka_unit_test(formats),     cmocka_unit_test(lengths),
+      cmocka_unit_test(sums),          cmocka_unit_test(wrong_lists), cmocka_unit_test(checked_rows),
+      cmocka_unit_test(long_searches)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
