@@ -201,7 +201,8 @@ static rf_status prepare(rf_serve_bench *b, rf_error *error) {
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &b->out, error));
   if (!is_remote(o)) RF_TRY(rf_bench_own_start(o, b->sink, &b->own, &url, error));
   const rf_traffic_settings settings = {.url = url,
-                                        .token = b->token,
+                                        .token = is_remote(o) ? b->token : NULL,
+                                        .direct = !is_remote(o),
                                         .chat = b->prompts.chat,
                                         .timeout_seconds = rf_options_float(o, "timeout"),
                                         .stop = b->sink->stop};

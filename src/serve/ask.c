@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,27 @@ bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const jso
                       what, rf_json_type(value));
 }
 
+/* Changes whole reals that an integer holds back to integers. */
+static void restore_integers(json_t *json) {
+  const char *name;
+  json_t *member;
+  size_t i;
+  if (json_is_object(json)) {
+    json_object_foreach (json, name, member) {
+      double value = json_real_value(member);
+      restore_integers(member);
+      if (json_is_real(member) && value == floor(value) && fabs(value) < 0x1p53)
+        json_object_set_new(json, name, json_integer((json_int_t)value));
+    }
+  }
+  json_array_foreach (json, i, member) {
+    double value = json_real_value(member);
+    restore_integers(member);
+    if (json_is_real(member) && value == floor(value) && fabs(value) < 0x1p53)
+      json_array_set_new(json, i, json_integer((json_int_t)value));
+  }
+}
+
 static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *wrong) {
   json_error_t fault = {0};
   size_t i = 0;
@@ -20,6 +42,11 @@ static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *w
   if (i == bytes)
     return rf_wrong_set(wrong, 400, "invalid_json", NULL, "the body is empty (expected a JSON object)");
   *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &fault);
+  /* Schemas of tools may have the largest number of 64 bits without a sign. */
+  if (!*json && json_error_code(&fault) == json_error_numeric_overflow) {
+    *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &fault);
+    restore_integers(*json);
+  }
   if (!*json) {
     const char *what = json_error_code(&fault) == json_error_duplicate_key    ? "has a name twice"
                        : json_error_code(&fault) == json_error_invalid_utf8   ? "is not UTF-8 text"

@@ -41,10 +41,12 @@ typedef struct rf_ask_rules {
   bool strict;                        /* refuse unknown fields */
   rafter_request defaults;            /* default sampling settings */
   struct rf_named_adapters *adapters; /* further models; NULL: none */
-  /* `chat_template`: NULL: none. `knows_tools`: true if the template renders tools. `tool_format`:
-   * the template's format of calls; NULL: none. */
+  /* `chat_template`: the template for conversations with tools; NULL: none. `knows_tools`: true if
+   * the template renders tools. `knows_calls`: true if conversations without tools may have calls,
+   * because their template renders tools too. `tool_format`: the template's format of calls; NULL:
+   * none. */
   const char *chat_template;
-  bool knows_tools;
+  bool knows_tools, knows_calls;
   const rf_tool_format *tool_format;
 } rf_ask_rules;
 
@@ -135,6 +137,9 @@ bool rf_ask_tool_choice(const rf_ask_rules *rules, const rf_ask_field *field, co
 /* Checks the fields about tools after all fields are read. If the answer must be a call, sets the
  * form. */
 bool rf_ask_check_tools(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong);
+/* Sets the fields of templates in `rules`. `plain` renders conversations without tools, and
+ * `with_tools` the others. Both may be NULL or equal. */
+void rf_ask_take_templates(rf_ask_rules *rules, const char *plain, const char *with_tools);
 /* Sets the form of the answer, and takes ownership of the malloc'ed text. A request cannot have two
  * forms. */
 bool rf_ask_take_form(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,

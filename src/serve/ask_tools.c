@@ -92,6 +92,13 @@ bool rf_ask_tool_choice(const rf_ask_rules *r, const rf_ask_field *f, const json
   return true;
 }
 
+void rf_ask_take_templates(rf_ask_rules *rules, const char *plain, const char *with_tools) {
+  rules->chat_template = with_tools;
+  rules->knows_tools = rf_tool_template(with_tools);
+  rules->knows_calls = rf_tool_template(plain);
+  rules->tool_format = rf_tool_format_of(with_tools);
+}
+
 /* ---- rules between fields -------------------------------------------------------------------- */
 
 static bool check_choice(const rf_ask *ask, rf_wrong *wrong) {
@@ -108,7 +115,7 @@ static bool check_template(const rf_ask_rules *rules, const rf_ask *ask, rf_wron
   const char *field = ask->tools ? "tools" : "messages";
   /* route.c refuses messages without a template. */
   if (!rules->chat_template || (!ask->tools && !ask->uses_tools)) return true;
-  if (!rules->knows_tools)
+  if (ask->tools ? !rules->knows_tools : !rules->knows_calls)
     return rf_wrong_set(wrong, 400, "unsupported_field", field,
                         "the chat template of %.200s knows no tools; use another model, or start the server "
                         "with --template",
@@ -151,6 +158,8 @@ static json_t *read_arguments(const json_t *given) {
   if (!text) return NULL;
   if (!*text) return json_object();
   json_t *read = json_loadb(text, json_string_length(given), 0, NULL);
+  if (!read)
+    read = json_loadb(text, json_string_length(given), JSON_DECODE_INT_AS_REAL, NULL); /* > 64 bits */
   if (json_is_object(read)) return read;
   json_decref(read);
   return NULL;

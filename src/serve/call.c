@@ -69,6 +69,7 @@ void rf_call_release(rf_call *c) {
   rf_body_free(&c->out);
   rf_ask_free(&c->ask);
   rafter_constraint_close(c->constraint);
+  free(c->path);
   free(c);
 }
 

@@ -64,7 +64,8 @@ typedef struct rf_call {
   int refs; /* number of owners: the HTTP side and the engine; the last owner frees the call */
   uint64_t number;
   char id[48], request_id[132]; /* `id`: id of the answer. `request_id`: value of the header X-Request-Id. */
-  char method[16], path[128], from[64];
+  char method[16], from[64];
+  char *path; /* without the query */
   const struct rf_route *route;
   const struct rf_page_file *page; /* file of the chat page that is the answer */
   rf_body body;

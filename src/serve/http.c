@@ -110,10 +110,15 @@ static enum MHD_Result respond_wrong(rf_call *c) {
 
 /* Answers a browser that asks whether a page of another origin may use the server. */
 static enum MHD_Result respond_preflight(rf_call *c) {
+  const char *asked = rf_mhd.lookup_connection_value(c->connection, MHD_HEADER_KIND,
+                                                     MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_HEADERS);
   struct MHD_Response *response = rf_mhd.create_response_from_buffer(0, (char *)"", MHD_RESPMEM_PERSISTENT);
   if (!response) return MHD_NO;
   add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  add_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  /* Clients in a browser send headers of their own, such as X-Stainless-OS. */
+  add_header(response, "Access-Control-Allow-Headers",
+             asked && *asked ? asked : "Authorization, Content-Type, X-Request-Id");
+  add_header(response, "Vary", "Access-Control-Request-Headers");
   add_header(response, "Access-Control-Max-Age", "600");
   return queue(c, 204, response);
 }
@@ -228,10 +233,22 @@ static void check_head(rf_call *c, const char *path, const char *method, bool dr
   else if (draining && c->route->ask) rf_wrong_stopping(&c->wrong);
 }
 
+/* The path of a request in absolute form, such as `GET http://host/health`. */
+static const char *path_of(const char *target) {
+  if (strncasecmp(target, "http://", 7) != 0 && strncasecmp(target, "https://", 8) != 0) return target;
+  const char *path = strchr(strchr(target, ':') + 3, '/');
+  return path ? path : "/";
+}
+
 static rf_call *open_call(rf_server *s, struct MHD_Connection *connection, const char *path,
                           const char *method) {
   rf_call *c = calloc(1, sizeof *c);
   if (!c) return NULL;
+  c->path = strdup(path);
+  if (!c->path) {
+    free(c);
+    return NULL;
+  }
   const union MHD_ConnectionInfo *info =
       rf_mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
   c->server = s;
@@ -241,7 +258,6 @@ static rf_call *open_call(rf_server *s, struct MHD_Connection *connection, const
   c->arrived = rf_now_seconds();
   c->created = (int64_t)time(NULL);
   snprintf(c->method, sizeof c->method, "%s", method);
-  snprintf(c->path, sizeof c->path, "%s", path);
   pthread_mutex_lock(&s->lock);
   c->number = s->next_number++;
   s->open_calls++;
@@ -309,7 +325,7 @@ static enum MHD_Result handle(void *self, struct MHD_Connection *connection, con
   rf_call *c = *state;
   (void)version;
   if (!c) {
-    c = *state = open_call(self, connection, path, method);
+    c = *state = open_call(self, connection, path_of(path), method);
     if (!c) return MHD_NO;
     const char *length = header(c, "Content-Length");
     bool hopeless = length && strtoull(length, NULL, 10) > c->server->settings->max_body + DISCARD;

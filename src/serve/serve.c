@@ -35,9 +35,9 @@ static rf_status open_model(rf_server *s, rf_error *error) {
                             .strict = of->strict,
                             .adapters = s->adapters,
                             .defaults = defaults};
-  if (s->tokenizer) s->rules.chat_template = rafter_tokenizer_template(s->tokenizer);
-  s->rules.knows_tools = rf_tool_template(s->rules.chat_template);
-  s->rules.tool_format = rf_tool_format_of(s->rules.chat_template);
+  if (s->tokenizer)
+    rf_ask_take_templates(&s->rules, rafter_tokenizer_template(s->tokenizer),
+                          rafter_tokenizer_tools_template(s->tokenizer));
   uint64_t key = rf_key(rf_name_key(rafter_version()), rf_name_key(of->model),
                         (uint64_t)rafter_generator_arena_bytes(s->generator));
   snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%010llx", (unsigned long long)(key & 0xffffffffff));

@@ -28,7 +28,7 @@ static void copy_error(const json_t *json, char *to, size_t size) {
 }
 
 void rf_chunk_error_text(const char *body, size_t bytes, char *text, size_t size) {
-  json_t *json = json_loadb(body, bytes, 0, NULL);
+  json_t *json = json_loadb(body, bytes, JSON_ALLOW_NUL, NULL);
   copy_error(json, text, size);
   json_decref(json);
   if (!*text) rf_chunk_printable(text, size, body, bytes);
@@ -68,7 +68,7 @@ rf_status rf_chunk_parse(const char *data, size_t bytes, rf_chunk *chunk, rf_err
   *chunk = (rf_chunk){.input_tokens = -1, .output_tokens = -1};
   chunk->last = bytes == 6 && !memcmp(data, "[DONE]", 6);
   if (chunk->last) return RAFTER_OK;
-  json = json_loadb(data, bytes, 0, &fault);
+  json = json_loadb(data, bytes, JSON_ALLOW_NUL, &fault); /* a token may be the byte 0 */
   if (!json_is_object(json))
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "an event of the stream is not a JSON object (%s)",
                   json ? rf_json_type(json) : fault.text));

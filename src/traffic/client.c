@@ -22,6 +22,7 @@ void rf_traffic_set_common(rf_traffic_client *c, CURL *curl, char *problem, doub
   rf_curl.easy_setopt(curl, CURLOPT_USERAGENT, "rafter/" RF_VERSION);
   rf_curl.easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)(timeout_seconds * 1000));
   rf_curl.easy_setopt(curl, CURLOPT_HTTPHEADER, c->headers);
+  if (c->settings.direct) rf_curl.easy_setopt(curl, CURLOPT_PROXY, "");
   if (c->token) {
     rf_curl.easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
     rf_curl.easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, c->token);

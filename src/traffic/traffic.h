@@ -58,6 +58,7 @@ typedef struct rf_traffic_client rf_traffic_client;
 typedef struct rf_traffic_settings {
   const char *url;        /* http://host:port, with or without /v1 */
   const char *token;      /* API key; NULL: none. The key is sent only to this server. */
+  bool direct;            /* without a proxy: the server is this program's own */
   bool chat;              /* /v1/chat/completions, otherwise /v1/completions */
   double timeout_seconds; /* maximum time of a request */
   const volatile int *stop;

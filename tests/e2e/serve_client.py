@@ -253,6 +253,35 @@ def case_prompt_logprobs(one):
     check(status == 400 and refused["error"]["code"] == "too_many_logprobs", f"too many: {refused}")
 
 
+def case_forms():
+    """Forms of requests that some clients send: absolute paths, long names, numbers above 64 bits."""
+    with socket.create_connection((URL.hostname, URL.port)) as s:
+        s.sendall(f"GET {URL.geturl()}/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        check(s.recv(100).startswith(b"HTTP/1.1 200"), "a request in absolute form")
+    name = json.loads(get("/v1/models"))["data"][0]["id"]
+    check(len(name) == 200 and request("GET", f"/v1/models/{name}")[0] == 200, "a model with a long name")
+    status, headers, _ = request(
+        "OPTIONS",
+        "/v1/chat/completions",
+        headers={"Origin": "http://page", "Access-Control-Request-Headers": "content-type,x-stainless-os"},
+    )
+    check(status == 204 and "x-stainless-os" in headers["access-control-allow-headers"], "a preflight")
+    largest = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**64 - 1}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": largest}}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "temperature": 0}
+    status, answer = post("/v1/chat/completions", {**body, "tools": [tool]})
+    check(status == 200, f"a schema with the largest number of 64 bits: {answer}")
+    called = {"name": "f", "arguments": '{"n": 18446744073709551615}'}
+    call = {"id": "c", "type": "function", "function": called}
+    turns = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "y"},
+    ]
+    status, answer = post("/v1/chat/completions", {**body, "messages": turns, "tools": [tool]})
+    check(status == 200, f"arguments with a number above 64 bits: {answer}")
+
+
 def case_errors():
     deep = b'{"prompt":' + b"[" * 5000 + b"]" * 5000 + b"}"
     chat = {"messages": [{"role": "user", "content": "x"}]}

@@ -266,6 +266,13 @@ case_stopped() {
 }
 
 # A model in place of an address: the test serves it, and measures this server next to its plan.
+# Answers with the byte 0 are correct. The program's own server is reached without a proxy.
+case_own() {
+  status 0 env http_proxy=http://127.0.0.1:1 no_proxy= NO_PROXY= "$RAFTER" bench-serve "$TINY" --threads 1 \
+    --batch 2 --concurrency 2 --prompt-tokens 4 --max-tokens 4 --requests 4 --extra-body \
+    '{"logit_bias": {"0": 100}}' --json && holds out 'd["completed"] == 4 and d["failed"] == 0'
+}
+
 case_model() {
   local own=("$RAFTER" bench-serve "$TINY" --prompt-tokens 6 --max-tokens 8 --token-ids 256 --threads 1)
   status 0 "${own[@]}" --ignore-eos --concurrency 3 --requests 12 --batch 2 --step-growth 0 --json \

@@ -21,6 +21,10 @@ ends() {
 case_completions() { serve --batch 4; client completions; }
 case_chats() { serve --batch 4; client chats; }
 case_logprobs() { serve --batch 2; client logprobs; }
+case_forms() {
+  NAME=$(printf 'n%.0s' {1..200}) TEMPLATE=qwen2_5 serve --batch 2 --cors '*'
+  client forms
+}
 case_errors() { serve --batch 2 --max-body 512KiB; client errors; }
 case_facts() { serve --batch 2; client facts; }
 case_disconnects() { serve --batch 2; client disconnects; }

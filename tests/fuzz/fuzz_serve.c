@@ -15,7 +15,8 @@ static const rf_ask_rules RULES = {.model = "tiny",
                                    .max_tokens = 16,
                                    .answers = ANSWERS,
                                    .chat_template = "tools <tool_call>",
-                                   .knows_tools = true};
+                                   .knows_tools = true,
+                                   .knows_calls = true};
 
 static void expect(bool holds) {
   if (!holds) abort();

@@ -220,9 +220,23 @@ static void test_tool_faults(void **state) {
   other.tool_format = NULL;
   assert_false(read_with(&other, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
   assert_non_null(strstr(wrong.message, "unknown format"));
-  other.knows_tools = false;
+  other.knows_calls = false;
   assert_false(read_with(&other, RF_ASK_CHAT, CALLED("\"{}\"")));
   assert_non_null(strstr(wrong.message, "knows no tools"));
+}
+
+/* A model may have one template for conversations with tools, and one for other conversations. */
+static void test_two_templates(void **state) {
+  rf_ask_rules two = RULES;
+  (void)state;
+  rf_ask_take_templates(&two, "{{ messages }}", TOOL_TEMPLATE);
+  assert_true(read_with(&two, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
+  assert_string_equal(two.tool_format->name, "hermes");
+  assert_false(read_with(&two, RF_ASK_CHAT, CALLED("\"{}\"")));
+  assert_non_null(strstr(wrong.message, "knows no tools"));
+  rf_ask_take_templates(&two, TOOL_TEMPLATE, "{{ messages }}");
+  assert_false(read_with(&two, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
+  assert_true(read_with(&two, RF_ASK_CHAT, CALLED("\"{}\"")));
 }
 
 /* Each body gets one error, with the status and the field that a client needs. */
@@ -241,7 +255,7 @@ static void test_faults(void **state) {
       {1, "{\"prompt\":\"\xff\"}", "", "not UTF-8", 400},
       {1, "{\"prompt\":\"\\u0000\"}", "", "U+0000", 400},
       {1, "{\"prompt\":\"a\"} x", "", "not valid JSON", 400},
-      {1, "{\"prompt\":\"a\",\"seed\":99999999999999999999}", "", "not valid JSON", 400},
+      {1, "{\"prompt\":\"a\",\"seed\":99999999999999999999}", "seed", "wrong type", 400},
       {1, "{}", "prompt", "missing", 400},
       {1, "{\"prompt\":null}", "prompt", "missing", 400},
       {1, "{\"model\":\"other\",\"prompt\":\"a\"}", "model", "does not exist", 404},
@@ -410,15 +424,16 @@ static void test_line_ends(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_line_ends),   cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens),
-      cmocka_unit_test(test_prompts),     cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_deep),        cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json),
-      cmocka_unit_test(test_strings),     cmocka_unit_test(test_scores),   cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_tool_faults), cmocka_unit_test(test_adapters),
+      cmocka_unit_test(test_line_ends),     cmocka_unit_test(test_fields),
+      cmocka_unit_test(test_max_tokens),    cmocka_unit_test(test_prompts),
+      cmocka_unit_test(test_messages),      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_deep),          cmocka_unit_test(test_unknown),
+      cmocka_unit_test(test_error_json),    cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_scores),        cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_tool_faults),   cmocka_unit_test(test_adapters),
+      cmocka_unit_test(test_two_templates),
   };
   tool_rules = RULES;
-  tool_rules.chat_template = TOOL_TEMPLATE;
-  tool_rules.knows_tools = rf_tool_template(TOOL_TEMPLATE);
-  tool_rules.tool_format = rf_tool_format_of(TOOL_TEMPLATE);
+  rf_ask_take_templates(&tool_rules, TOOL_TEMPLATE, TOOL_TEMPLATE);
   return cmocka_run_group_tests(tests, NULL, forget);
 }
