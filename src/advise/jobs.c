@@ -107,11 +107,14 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
   return rf_job_reference(p, error);
 }
 
-/* Plans one forward pass over the whole prompts of all sequences. */
+/* Plans one forward pass over the whole prompts of all sequences. Each copy of the model computes
+ * its own share of the sequences. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_infer_settings g = rf_job_infer_settings(p);
+  rf_build_options *b = &g.plan.build;
   rf_plan *decode = NULL;
-  if (!rf_options_given(o, "prefill-chunk")) g.plan.build.chunk = g.plan.build.microbatch * g.plan.build.seq;
+  if (!rf_options_given(o, "prefill-chunk"))
+    b->chunk = rf_ceil_div(b->microbatch, rf_mesh_copies(&b->mesh)) * b->seq;
   RF_TRY(rf_generate_plans(&g, &p->plan, &decode, error));
   rf_plan_free(decode);
   return RAFTER_OK;
@@ -282,7 +285,8 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
       {{"loss", "beta"}, "train rl", "only training steps have a loss"},
       {{"gamma", "label-smoothing"}, "train", "only --job train trains on preferences"},
-      {{"accumulate"}, "train rl", "only training steps have microbatches"},
+      {{"accumulate", "microbatch"}, "train rl", "only training steps have microbatches"},
+      {{"top"}, "score", "only --job score lists the likeliest tokens"},
   };
   if (strcmp(rf_options_command(o), "plan")) return RAFTER_OK;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -290,10 +294,14 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       if (rf_options_knows(o, *option) && rf_options_is_typed(o, *option) &&
           strcmp(rf_options_text(o, *option), "none"))
         return RF_FAIL(error, RAFTER_INVALID, rows[i].why, "--%s has no effect with --job %s", *option, job);
+  if (rf_options_is_typed(o, "kv-link") && !rf_options_is_set(o, "prefill-on"))
+    return RF_FAIL(error, RAFTER_INVALID, "add --prefill-on MACHINE, or leave --kv-link out",
+                   "--kv-link has no effect without --prefill-on: one machine sends no cache");
   return RAFTER_OK;
 }
 
-/* Adds the defaults that the plan uses to the assumptions. */
+/* Adds to the assumptions the defaults that the plan uses, and a length that the model was not made
+ * for. */
 static void say_defaults(rafter_plan *p) {
   const rf_settings *s = &p->settings;
   const rf_build_options *b = &s->plan.build;
@@ -301,6 +309,12 @@ static void say_defaults(rafter_plan *p) {
   if (s->seq_default) {
     snprintf(line, sizeof line, "sequences have %lld tokens (default of --seq; the model's maximum is %lld)",
              (long long)b->seq, (long long)s->model.max_seq);
+    json_array_append_new(p->assumptions, json_string(line));
+  }
+  if (s->model.position != RF_POSITION_LEARNED && s->model.max_seq > 0 && b->seq > s->model.max_seq) {
+    snprintf(line, sizeof line,
+             "sequences have %lld tokens, but %.60s is made for at most %lld: its answers may get worse",
+             (long long)b->seq, s->model.name, (long long)s->model.max_seq);
     json_array_append_new(p->assumptions, json_string(line));
   }
   if (s->batch_for) {

@@ -124,15 +124,29 @@ static rf_status compile(const rafter_job *job, rafter_plan *plan, const rafter_
              : RAFTER_OK;
 }
 
+/* Refuses two options that each print something else than a plan, because only one of them would
+ * have an effect. */
+static rf_status check_forms(const rf_options *o, rf_error *error) {
+  static const char *const forms[] = {"after", "sweep", "compare"};
+  const char *form = NULL;
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    if (!rf_options_is_set(o, forms[i])) continue;
+    if (rf_options_is_set(o, "report"))
+      return RF_FAIL(error, RAFTER_INVALID, "`rafter report FILE.json` shows the JSON of sweeps and plans",
+                     "--report and --%s cannot be combined: --report shows one plan", forms[i]);
+    if (form)
+      return RF_FAIL(error, RAFTER_INVALID, "leave one of the two options out",
+                     "--%s and --%s cannot be combined: each prints another table or graph", form, forms[i]);
+    form = forms[i];
+  }
+  return RAFTER_OK;
+}
+
 static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_note_machine(job->options, sink);
   if (rf_options_is_set(job->options, "plot"))
     RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
-  static const char *const several[] = {"after", "sweep", "compare"};
-  for (size_t i = 0; i < sizeof several / sizeof *several; i++)
-    if (rf_options_is_set(job->options, "report") && rf_options_is_set(job->options, several[i]))
-      return RF_FAIL(error, RAFTER_INVALID, "`rafter report FILE.json` shows the JSON of sweeps and plans",
-                     "--report and --%s cannot be combined: --report shows one plan", several[i]);
+  RF_TRY(check_forms(job->options, error));
   if (rf_options_is_set(job->options, "after"))
     return print_graph(job, rf_options_text(job->options, "after"), sink, error);
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job->options, sink, error);

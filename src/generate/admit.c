@@ -52,7 +52,7 @@ static rf_claim claim_of(const rf_batch *b, const rf_request *r, const rf_sequen
  * of running answers, whose claims come first. */
 static int list_claims(rf_batch *b, const rf_cached_seq *except) {
   b->reserve.count = 0;
-  for (int i = 0; i < b->slots; i++) {
+  for (int i = 0; i < b->top; i++) {
     const rf_slot *a = &b->slot[i];
     if (a->to) claim(b, claim_of(b, &a->to->of, &a->cached->sequence, 0, a->cached->sequence.length));
   }
@@ -121,7 +121,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
  * tokens. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
-  for (int i = 0; i < b->slots; i++) {
+  for (int i = 0; i < b->top; i++) {
     const rf_slot *a = &b->slot[i];
     if (!a->to || a->to->of.adapter != r->adapter) continue;
     if (a->cached->sequence.length >= a->to->of.count - 1) continue;
@@ -172,6 +172,7 @@ void rf_make_room(rf_batch *b, const rf_forward_part *part, int count) {
 
 static void begin_answer(rf_batch *b, rf_slot *slot, rf_pending *p, rf_cached_seq *cached, int64_t reused) {
   slot->to = p;
+  if (b->top <= slot->slot) b->top = slot->slot + 1;
   slot->cached = cached;
   cached->adapter = p->of.adapter;
   slot->sample = p->started;
@@ -185,10 +186,11 @@ static void begin_answer(rf_batch *b, rf_slot *slot, rf_pending *p, rf_cached_se
   rf_skip_cancelled(p);
 }
 
+/* Returns the lowest free slot, or NULL. */
 static rf_slot *free_slot(rf_batch *b) {
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->top; i++)
     if (!b->slot[i].to) return &b->slot[i];
-  return NULL;
+  return b->top < b->slots ? &b->slot[b->top] : NULL;
 }
 
 /* Returns the first request, from `p` on, with an answer that has not started. */
@@ -286,13 +288,13 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
  * not pin the prompt's last token, because every answer computes that token. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
-  for (int i = 0; i < b->slots; i++) {
+  for (int i = 0; i < b->top; i++) {
     rf_slot *a = &b->slot[i];
     if (!a->to || a->count || a->cached->sequence.length != a->to->of.count || g->settings.no_sharing ||
         a->to != waiting_from(b->first) || b->promise.request == a->to->id || is_pinned(b, a->to))
       continue;
-    int waiting = a->to->of.samples - a->to->started, slots = 0;
-    for (int k = 0; k < b->slots; k++) slots += !b->slot[k].to;
+    int waiting = a->to->of.samples - a->to->started, slots = b->slots - b->top;
+    for (int k = 0; k < b->top; k++) slots += !b->slot[k].to;
     rf_cached_seq *c = free_sequence(b);
     if (waiting <= slots || !c || a->to->of.count < 2) continue;
     if (!rf_sequence_share(&b->pages, &c->sequence, &a->cached->sequence, a->to->of.count - 1)) continue;

@@ -73,7 +73,7 @@ void rf_ahead_abandon(rf_batch *b) {
     (void)b->engine.finish(b->engine.self, f->part, f->parts, &f->seconds, &unused);
   }
   b->flights = 0;
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->top; i++)
     if (b->slot[i].to) rf_ahead_leave(b, &b->slot[i]);
 }
 

@@ -218,7 +218,7 @@ int64_t rf_batch_live_tokens(const rf_batch *b, int64_t *capacity) {
   const int class = b->pages.kv.of[RF_KV_GLOBAL].layers ? RF_KV_GLOBAL : RF_KV_LOCAL;
   int64_t pages = 0, tokens = 0;
   *capacity = b->pages.kv.of[class].pool * b->pages.kv.page;
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->top; i++)
     if (b->slot[i].to) add_held(b, i, class, &pages, &tokens);
   return tokens;
 }
@@ -234,7 +234,7 @@ rf_generator_use rf_generator_held(const rf_generator *g) {
   for (int k = 0; k < RF_KV_CLASSES; k++) {
     const struct rf_kv_layers *of = &b->pages.kv.of[k];
     int64_t pages = 0, tokens = 0;
-    for (int i = 0; i < b->slots; i++)
+    for (int i = 0; i < b->top; i++)
       if (b->slot[i].to) add_held(b, i, k, &pages, &tokens);
     use.kv_bytes += of->pool * of->page_bytes;
     use.used_bytes += pages * of->page_bytes;
@@ -267,6 +267,7 @@ static void free_slot(rf_generator *g, rf_slot *answer) {
   b->promise.search = true;
   answer->to = NULL;
   answer->cached = NULL;
+  while (b->top > 0 && !b->slot[b->top - 1].to) b->top--;
 }
 
 void rf_skip_cancelled(rf_pending *p) {
@@ -278,7 +279,7 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   rf_pending *p = b->first;
   while (p && p->id != request) p = p->next;
   if (!p || sample >= p->of.samples) return;
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->top; i++)
     if (b->slot[i].to == p && (sample < 0 || b->slot[i].sample == sample)) free_slot(g, &b->slot[i]);
   for (int s = sample < 0 ? 0 : sample; s < (sample < 0 ? p->of.samples : sample + 1); s++) {
     if (p->state[s] > RF_SAMPLE_RUNS) continue;
@@ -368,7 +369,7 @@ static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
  * Returns -1 if no answer has such a prompt. */
 static int next_prompt(const rf_batch *b, int64_t before) {
   int next = -1;
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->top; i++)
     if (b->slot[i].to && rows_left(&b->slot[i]) > 1 && b->slot[i].serial > before &&
         (next < 0 || b->slot[i].serial < b->slot[next].serial))
       next = i;
@@ -404,9 +405,9 @@ static void sort_by_adapter(rf_batch *b) {
  * take the other rows, oldest prompt first. A pass computes logits for one row per slot. So a
  * scored prompt gets the row of its own slot and the rows of free slots. */
 static void compose(rf_batch *b) {
-  int64_t spare = 0;
+  int64_t spare = b->slots - b->top;
   b->parts = 0;
-  for (int i = 0; i < b->slots; i++) {
+  for (int i = 0; i < b->top; i++) {
     spare += b->slot[i].to == NULL;
     if (b->slot[i].to && rows_left(&b->slot[i]) == 1) add_part(b, i, 1);
   }

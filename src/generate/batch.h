@@ -138,6 +138,9 @@ typedef struct rf_batch {
   rf_pending *spent;          /* Ended requests, whose memory later requests reuse. */
   int64_t next_id, clock;
   int slots, cached_count, threads;
+  /* One more than the highest slot with an answer. Loops end here, because a batch may have many
+   * more slots than answers. */
+  int top;
   int cancelled; /* Number of samples whose event RF_FINISH_CANCELLED is still due. */
   rf_slot *slot;
   rf_cached_seq *cached;

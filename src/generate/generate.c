@@ -216,7 +216,7 @@ rf_status rf_generator_refresh(rf_generator *g, rf_error *error) {
   int64_t others = g->run ? rf_run_others(g->run, g->first, 2) : 0;
   bool in_use = g->length > 0;
   if (others == g->others) return RAFTER_OK;
-  for (int i = 0; i < g->batch->slots; i++) in_use |= g->batch->slot[i].to != NULL;
+  in_use |= g->batch->top > 0;
   if (in_use)
     return RF_FAIL(error, RAFTER_INVALID, "finish or cancel all answers before other plans of the run run",
                    "another plan of the run has overwritten the cache of an answer that has not ended");

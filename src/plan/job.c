@@ -390,6 +390,17 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
   return resolve_backend(options, &s->machine, &s->plan, error);
 }
 
+/* Refuses a limit above the memory for a plan, because such a plan runs out of memory. A CPU's free
+ * memory changes between two calls, so there the limit is the whole memory. */
+static rf_status check_limit(const rf_machine *machine, int64_t limit, rf_error *error) {
+  const double reserve = machine->kind == RF_MACHINE_CPU ? 0 : machine->reserve_bytes,
+               most = machine->memory_bytes - reserve;
+  if ((double)limit <= most) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "leave BYTES out, or plan a larger machine (--on)",
+                 "--fit allows more memory than %s has (expected at most %.4g GiB, got %.4g GiB)",
+                 machine->name, most / 0x1p30, (double)limit / 0x1p30);
+}
+
 /* Handles --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so
  * another program runs the plans for other machines. A value BYTES of --fit is the user's own
  * limit. */
@@ -404,6 +415,7 @@ static rf_status resolve_budget(const rf_options *options, rf_settings *s, rf_er
     return RF_FAIL(error, RAFTER_INVALID, "add --fit, or leave --latency out",
                    "--latency needs --fit, whose search it limits");
   plan->budget_bytes = limit ? rf_options_int(options, "fit") : 0;
+  if (limit) RF_TRY(check_limit(&s->machine, plan->budget_bytes, error));
   s->margin =
       rf_options_float_or(options, "margin", limit || s->machine.kind == RF_MACHINE_CPU ? 0 : RF_PLAN_MARGIN);
   if (!s->fit || !(s->margin > 0)) return RAFTER_OK;

@@ -20,7 +20,8 @@ rf_bound rf_largest_bound(const rf_step_time *time) {
 double rf_plan_tokens(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   if (b->job != RF_JOB_GENERATE) return (double)(b->microbatch * b->seq * b->accumulate);
-  return (double)(b->rows > 0 && !b->draft ? b->rows : b->microbatch);
+  if (b->rows < 1 || b->draft || b->rows == b->microbatch) return (double)b->microbatch;
+  return (double)(b->rows * rf_mesh_copies(&b->mesh)); /* each copy has the rows of a prefill pass */
 }
 
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan) {

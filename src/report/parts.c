@@ -19,6 +19,18 @@ rf_report_unit rf_report_unit_of(const rf_report_plan *report) {
                           .watts = m->watts * m->chips};
 }
 
+int64_t rf_report_prompt_tokens(const rf_plan *prefill) {
+  const rf_graph *graph = prefill->graph;
+  const int64_t chunk = prefill->options.build.chunk,
+                rows = graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS);
+  return chunk < rows ? chunk : rows;
+}
+
+double rf_report_prompt_seconds(const rf_plan *prefill) {
+  const int64_t tokens = rf_report_prompt_tokens(prefill);
+  return rf_plan_pass_seconds(prefill, &(rf_extent){tokens, tokens}, 1);
+}
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 void rf_report_put_parameters(json_t *model, const rf_plan *plan) {

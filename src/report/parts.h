@@ -9,6 +9,10 @@
 rf_plan_totals rf_report_totals(const rf_report_plan *report);
 /* Returns one unit of the whole job. All printed costs, --tokens and --budget use this function. */
 rf_report_unit rf_report_unit_of(const rf_report_plan *report);
+/* Tokens of the largest prompt that one forward pass of the prefill plan computes, and the seconds
+ * of this pass. Other prompts wait. The plan's own step_seconds is for the end of a full context. */
+int64_t rf_report_prompt_tokens(const rf_plan *prefill);
+double rf_report_prompt_seconds(const rf_plan *prefill);
 /* Adds parameters_attention and the other parameter counts to the object `model`. */
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
 /* Adds "by_part" (the FLOPs of each model part) and the sums of its groups to the object `work`. */

@@ -424,14 +424,14 @@ static json_t *serving_json(const rf_report_plan *report) {
   rf_kv cache = rf_kv_of(&plan->graph->model, b);
   /* a sequence takes whole pages of the cache */
   int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1);
-  double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
-  json_t *json =
-      json_pack("{sI sI sI sf sI sf sf sf so so}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token",
-                (json_int_t)token, "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds",
-                report->prefill->step_seconds, "prefill_tokens", (json_int_t)report->prefill->graph->rows,
-                "decode_step_seconds", plan->step_seconds, "tokens_per_second", rate,
-                "tokens_per_second_per_chip", rate / plan->machine.chips, "ttft_seconds",
-                alone(report->prefill->step_seconds), "tpot_seconds", alone(plan->step_seconds));
+  double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0,
+         prompt = rf_report_prompt_seconds(report->prefill);
+  json_t *json = json_pack(
+      "{sI sI sI sf sI sf sf sf so so}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token",
+      (json_int_t)token, "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds", prompt, "prefill_tokens",
+      (json_int_t)rf_report_prompt_tokens(report->prefill), "decode_step_seconds", plan->step_seconds,
+      "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips, "ttft_seconds",
+      alone(prompt), "tpot_seconds", alone(plan->step_seconds));
   double experts = (double)plan->graph->model.experts, used = (double)plan->graph->model.experts_used;
   if (json && experts > 0)
     json_object_set_new(json, "experts_met", json_real(rf_experts_met(experts, used, (double)b->microbatch)));

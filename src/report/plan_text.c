@@ -226,10 +226,11 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   if (report->whole) put_phases(out, report->whole);
   put_bounds(out, &total.time);
   if (plan->stages) rf_report_print_pipeline(out, plan);
+  const int64_t prompt = report->prefill ? rf_report_prompt_tokens(report->prefill) : 0;
   if (report->prefill)
     fprintf(out, "  prefill            %10s for %lld token%s\n",
-            rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows,
-            rf_plural(report->prefill->graph->rows));
+            rf_text_seconds(rf_report_prompt_seconds(report->prefill), a), (long long)prompt,
+            rf_plural(prompt));
   fprintf(out, "\nrate      %s tokens/s%s", rf_text_count(t > 0 ? total.tokens / t : 0, a),
           report->whole && report->whole->phases                 ? " trained"
           : report->prompts > 0 || !strcmp(report->job, "serve") ? " while decoding"

@@ -325,7 +325,9 @@ case_compared_costs() {
     says "MFU $mfu % of the int8 peak .*, EMFU [0-9.]+ % of the bf16 peak\$" out
   status 0 "$RAFTER" plan "${narrow[@]}" --compare batch=8 && says "^MFU +$mfu % +$mfu %" out
   # MFU that counts the full attention square is printed only if it differs.
-  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --job prefill && says 'MFU [0-9.]+ %, HFU' out
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --job prefill --seq 2 && says 'MFU [0-9.]+ %, HFU' out
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --job prefill &&
+    says 'MFU [0-9.]+ % \([0-9.]+ % counting' out
   PAIR=(plan --compare gemma-7b llama2-7b --on tpu-v5e:16x16 --batch 256 --seq 4096 --dtype bf16)
   PAIR+=(--remat block)
   status 0 "$RAFTER" "${PAIR[@]}" && {
@@ -550,6 +552,10 @@ case_refusals() {
   refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
   refuses 2 'starts above 0' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
   refuses 3 'at most 1.00 MiB' "$RAFTER" plan gpt2 --on a5000 --fit 1MiB
+  local more='allows more memory than rtx-4090 has .expected at most [0-9.]+ GiB, got 100 GiB'
+  refuses 2 "$more" "$RAFTER" plan gpt2-xl --on rtx-4090 --fit 100GiB --batch 32
+  refuses 2 "$more" "$RAFTER" plan gpt2 --on rtx-4090 --fit 100GiB --job generate
+  refuses 2 'allows more memory than local has' "$RAFTER" plan "$TINY" --on local --fit 100000GiB
   refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
   refuses 2 'uva' "$RAFTER" plan uvaa
   refuses 2 'did you mean.*plan|plan' "$RAFTER" pln uva
@@ -561,10 +567,28 @@ case_refusals() {
   refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
 }
 
+# Rotary models have no positions that run out, so a length above their maximum is an assumption.
+case_longer_than_the_model() {
+  local long='d["assumptions"] and any("is made for at most 32768" in a for a in d["assumptions"])'
+  status 0 "$RAFTER" plan gemma3-1b --on h100-sxm --job score --seq 40000 --json && holds out "$long"
+  status 0 "$RAFTER" plan gemma3-1b --on h100-sxm --job score --seq 32768 --json && holds out "not ($long)"
+}
+
 case_serving_times() {
   status 0 "$RAFTER" plan "$TINY" --job generate --json &&
     holds out 'd["serving"]["ttft_seconds"]["p99"] == d["serving"]["prefill_seconds"]' &&
     holds out 'd["serving"]["tpot_seconds"]["p50"] == d["serving"]["decode_step_seconds"]'
+  # A prompt that fits into one chunk takes the same time however long sequences may be.
+  local chunk=(llama3.1-8b --on h100-sxm --batch 1 --job generate --json)
+  local first='["serving"]["ttft_seconds"]["p50"]'
+  status 0 "$RAFTER" plan "${chunk[@]}" --seq 512 && cp out short
+  status 0 "$RAFTER" plan "${chunk[@]}" --seq 131072 && {
+    holds out "abs(d$first / json.load(open('short'))$first - 1) < 0.02" 'the first token of a long context'
+    holds out 'd["serving"]["prefill_tokens"] == 256'
+  }
+  # Chunks of several prompts are longer than a sequence: the prompt has at most --seq tokens.
+  status 0 "$RAFTER" plan "$TINY" --on h100-sxm --job generate --batch 4 --json &&
+    holds out 'd["serving"]["prefill_tokens"] == 32' 'the longest prompt'
 }
 
 case_nodes() {

@@ -19,6 +19,43 @@ case_every_job() {
     holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
 }
 
+# Prefill and scoring compute the same attention, and both count only the keys that a row sees.
+case_prefill_is_causal() {
+  local model part old='json.load(open("score"))'
+  for model in 'llama3.1-8b --on h100-sxm --seq 32768' 'gemma3-1b --on tpu-v5e --seq 4096 --batch 4' \
+    'deepseek-v3 --on h200:8 --mesh tensor=8 --seq 4096 --weights fp8'; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan $model --job score --json || continue
+    cp out score
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan $model --job prefill --json && {
+      for part in step step_full_square; do
+        part="[\"work\"][\"by_part\"][\"attention\"][\"$part\"]"
+        holds out "abs(d$part / $old$part - 1) < 1e-9" "$model: $part"
+      done
+      holds out 'd["rate"]["mfu_full_square"] > 1.05 * d["rate"]["mfu"]' "$model: the full square"
+    }
+  done
+  # a prompt needs the logits of one row, so its prefill takes less time than scoring
+  local long=(llama3.1-8b --on h100-sxm --seq 32768 --json)
+  status 0 "$RAFTER" plan "${long[@]}" --job score && cp out score
+  status 0 "$RAFTER" plan "${long[@]}" --job prefill &&
+    holds out "d['time']['seconds'] < ${old}['time']['seconds']" 'prefill and score'
+}
+
+# Copies of a model share the prompts: all of them together do the work of one prefill.
+case_prefill_of_copies() {
+  local mesh flops='["work"]["model_flops"]' rate='d["rate"]["tokens_per_second"] * d["time"]["seconds"]'
+  local job=(llama3.1-8b --on h100-sxm:8 --job prefill --batch 16 --seq 1024 --json)
+  status 0 "$RAFTER" plan "${job[@]}" --mesh tensor=8 && cp out one
+  for mesh in fsdp=8 data=2,tensor=4 data=8; do
+    status 0 "$RAFTER" plan "${job[@]}" --mesh $mesh && {
+      holds out "abs(d$flops / json.load(open('one'))$flops - 1) < 1e-3" "$mesh: FLOPs"
+      holds out "abs($rate - 16 * 1024) < 1e-3" "$mesh: tokens"
+    }
+  done
+}
+
 # Rollouts: every sample of every prompt, with the prompt computed once.
 case_rollouts() {
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json &&
@@ -268,6 +305,8 @@ case_serving() {
     holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
     holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
   }
+  # Slots without an answer take no time: 4729 slots fit, and at most 512 requests use them.
+  status 0 timeout 60 "$RAFTER" plan gpt2 --on h200 --job serve --fit
   # The rows of a sweep have the latencies and the price of the simulation. A row that does not fit
   # has no simulation.
   SWEPT=(gemma-7b --on tpu-v5e --dtype bf16 --weights int8 --kv-dtype int8 --job serve --rate 1,64 --requests 32)
@@ -300,6 +339,17 @@ case_serving() {
   refuses 2 'kv-dtype has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
   refuses 2 'samples has no effect with --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
   refuses 2 'kv-link has no effect with --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
+  local plan=("$RAFTER" plan "${GEMMA[@]}") job two='cannot be combined'
+  refuses 2 'kv-link has no effect without --prefill-on' "${plan[@]}" --job serve --kv-link 1G
+  for job in train generate; do
+    refuses 2 "top has no effect with --job $job" "${plan[@]}" --job $job --top 5
+  done
+  for job in generate prefill score rollout serve; do
+    refuses 2 "microbatch has no effect with --job $job" "${plan[@]}" --job $job --microbatch 4
+  done
+  refuses 2 "sweep and --compare $two" "${plan[@]}" --sweep batch=1,2 --compare gpt2
+  refuses 2 "after and --sweep $two" "${plan[@]}" --sweep batch=1,2 --after build
+  refuses 2 "after and --compare $two" "${plan[@]}" --compare gpt2 --after build
   refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 }
 

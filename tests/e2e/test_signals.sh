@@ -72,6 +72,7 @@ case_generate() {
 # A chat that waits for a line ends. A signal within an answer ends the answer, and SIGTERM the chat.
 case_chat() {
   for signal in TERM HUP; do
+    rm -f log # the chat before has written a turn
     "$RAFTER" chat "$TINY" "${JSON_CHAT[@]}" --max-tokens 4 < <(exec 2>/dev/null; echo the; sleep 30) >log 2>&1 &
     pid=$!
     for _ in $(seq 200); do grep -q '"turn"' log && break; sleep 0.05; done

@@ -114,22 +114,30 @@ rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
                      .page = cache->shape[2] * (int64_t)chips};
 }
 
-/* Work at full context: every row sees every position of its sequence. The planner scales this work
- * down for shorter contexts. */
+/* If the rows fill all sequences, the pass computes whole prompts, and a row sees only itself and
+ * earlier rows. A shorter pass is the last chunk of full contexts, so every row sees every position.
+ * The planner scales this work down for shorter contexts. */
 rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   rf_cached cached = rf_cached_of(graph, op);
   const rf_tensor *table = &graph->tensor[cached.table];
-  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0],
-         context = (double)(table->shape[1] * cached.page);
-  if (graph->seq > 0 && (double)graph->seq < context) context = (double)graph->seq;
-  double reach = op->attr.attention.window > 0 && op->attr.attention.window < context
-                     ? op->attr.attention.window
-                     : context;
+  const double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0],
+               seq = (double)graph->seq, window = op->attr.attention.window;
+  double context = (double)(table->shape[1] * cached.page);
+  if (seq > 0 && seq < context) context = seq;
+  const bool whole = seq > 0 && rows > slots && rows >= slots * seq;
+  double reach = !whole && window > 0 && window < context ? window : context;
+  double pairs = reach, square = reach, sequences = whole ? rows / seq : rows < slots ? rows : slots;
+  if (whole) {
+    rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.attention.window, &pairs, &square);
+    pairs /= rows;
+    square /= rows;
+  }
   rf_work work = {
       .bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes + 8 * rows,
       .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * cached.position_bytes};
-  work.bytes_read += (rows < slots ? rows : slots) * reach * cached.position_bytes;
-  work.flops = work.flops_full = cached.flops_row * rows + cached.flops_key * rows * reach;
+  work.bytes_read += sequences * reach * cached.position_bytes;
+  work.flops = cached.flops_row * rows + cached.flops_key * rows * pairs;
+  work.flops_full = cached.flops_row * rows + cached.flops_key * rows * square;
   return work;
 }
 

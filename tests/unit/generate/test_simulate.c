@@ -87,6 +87,32 @@ static void it_runs_what_the_generator_runs(void **state) {
     }
 }
 
+/* Slots without an answer change nothing: a plan that fits many slots is as good as one with a slot
+ * for each request. */
+static void free_slots_change_nothing(void **state) {
+  (void)state;
+  enum { REQUESTS = 40, FEW = 64, MANY = 4000 };
+  for (int samples = 1; samples <= 3; samples += 2) {
+    rf_arrival list[REQUESTS];
+    rf_serve_stats served[2];
+    for (int i = 0; i < REQUESTS; i++)
+      list[i] = (rf_arrival){.at = 1e-5 * i,
+                             .prompt = 20 + i,
+                             .answer = 3 + i % 17,
+                             .shared = i % 3 ? 18 : 0,
+                             .samples = samples};
+    for (int many = 0; many < 2; many++) {
+      rf_infer_settings s = settings_of(TINY, many ? MANY : FEW, 96);
+      rf_error error = {0};
+      s.plan.build.sequences = 3 * FEW; /* both have the same cache and the same rows of a pass */
+      s.plan.build.chunk = MANY;
+      if (rf_simulate(&s, list, REQUESTS, NULL, NULL, &served[many], &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
+    }
+    assert_memory_equal(&served[0].counts, &served[1].counts, sizeof served[0].counts);
+  }
+}
+
 /* A single request takes the time of its chunks and of one pass per further token, as the plans
  * predict. */
 static void one_request_takes_what_its_passes_take(void **state) {
@@ -376,6 +402,7 @@ static int find_machine(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_runs_what_the_generator_runs),
+      cmocka_unit_test(free_slots_change_nothing),
       cmocka_unit_test(one_request_takes_what_its_passes_take),
       cmocka_unit_test(choosing_takes_time),
       cmocka_unit_test(it_saturates),

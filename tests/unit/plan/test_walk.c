@@ -43,6 +43,34 @@ static void full_extents_take_the_time_of_the_step(void **state) {
   }
 }
 
+/* A pass over whole prompts takes the time of its plan: a row sees only itself and earlier rows. A
+ * shorter pass is planned as the last chunk of full contexts. */
+static void whole_prompts_take_the_time_of_the_step(void **state) {
+  (void)state;
+  static const char *const models[] = {
+      "gpt2", "gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=300,seq=1024,window=128"};
+  const int64_t slots = 3, seq = 1024;
+  for (int m = 0; m < 2; m++) {
+    rf_model model = model_named(models[m]);
+    rf_plan_options options = train_options(machine_named("tpu-v5e"), RF_BF16, slots, 1, seq, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE;
+    options.build.rows = slots * seq;
+    options.build.chunk = seq;
+    rf_plan *plan = plan_of(&model, &options);
+    const rf_extent part[] = {{seq, seq}, {seq, seq}, {seq, seq}};
+    double seconds = rf_plan_pass_seconds(plan, part, 3);
+    if (!near(seconds, plan->step_seconds))
+      fail_msg("%s: %g, expected %g", models[m], seconds, plan->step_seconds);
+    assert_true(plan->flops_full_square > plan->model_flops);
+    rf_plan_free(plan);
+    options.build.rows = options.build.chunk = 256;
+    plan = plan_of(&model, &options);
+    assert_true(rf_plan_pass_seconds(plan, &(rf_extent){256, seq}, 1) < plan->step_seconds);
+    assert_true(plan->flops_full_square == plan->model_flops);
+    rf_plan_free(plan);
+  }
+}
+
 /* If only memory counts, longer contexts cost the bytes of their keys and values. A windowed layer
  * costs at most its window. */
 static void keys_cost_their_bytes(void **state) {
@@ -150,6 +178,7 @@ static void totals_are_those_of_the_plan(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(full_extents_take_the_time_of_the_step),
+      cmocka_unit_test(whole_prompts_take_the_time_of_the_step),
       cmocka_unit_test(keys_cost_their_bytes),
       cmocka_unit_test(rows_cost_their_products),
       cmocka_unit_test(totals_are_those_of_the_plan),
