@@ -454,8 +454,11 @@ static void modules_are_named_without_doubt(void **state) {
   } cases[] = {
       {RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,v", "[\"q_proj\",\"v_proj\"]"},
       {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=out,down", "[\"c_proj\"]"},
-      /* the experts have the same last words, and no adapter */
-      {RF_TEST_DATA "/latent/deepseek_v2", "rank=2,targets=down", "[\"model.layers.0.mlp.down_proj\"]"},
+      /* the experts have the last word down_proj too, and no adapter */
+      {RF_TEST_DATA "/latent/deepseek_v2", "rank=2,targets=out,down",
+       "[\"model.layers.0.self_attn.o_proj\",\"model.layers.0.mlp.down_proj\",\"model.layers.1.self_attn.o_"
+       "proj\",\"model.layers.2.self_attn.o_proj\"]"},
+      {RF_TEST_DATA "/latent/deepseek_v2", "rank=2,targets=down", "[\"down_proj\"]"},
       {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=~block\\.0/attn/out",
        "[\"transformer.h.0.attn.c_proj\"]"},
       {RF_TEST_DATA "/goldens/llama", "rank=2,targets=~block\\.0/attn/q|block\\.1/attn/v",
