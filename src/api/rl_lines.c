@@ -15,10 +15,6 @@ static void put_int(json_t *line, const char *key, int64_t value) {
   json_object_set_new(line, key, json_integer((json_int_t)value));
 }
 
-/* Makes a JSON string of a text that may not be UTF-8, because an answer can end inside a
- * character. */
-static json_t *text_of(const char *text, size_t bytes) { return rf_json_bytes(text, bytes); }
-
 static json_t *parts_of(const rf_rl *rl, const rf_rl_report *r, bool spread) {
   json_t *parts = json_object();
   for (int p = 0; p < RF_RL_PARTS; p++) {
@@ -99,7 +95,7 @@ static json_t *pieces_of(const rf_rl *rl, const rf_reply *reply) {
   rf_decoder_start(&decoder, tokenizer, RF_DECODE_CONTINUES | RF_DECODE_SPECIALS);
   for (int64_t t = 0; t < reply->tokens.count; t++) {
     size_t bytes = rf_decoder_next(&decoder, reply->tokens.at[t], piece);
-    json_array_append_new(list, text_of(piece, bytes));
+    json_array_append_new(list, rf_json_bytes(piece, bytes));
   }
   free(piece);
   return list;
@@ -117,7 +113,7 @@ static json_t *answer_of(const rf_rl *rl, const rf_rl_answer *a, bool evaluation
   for (int p = 0; p < RF_RL_PARTS; p++)
     if (rf_rl_part_name(rl, p)) json_object_set_new(parts, rf_rl_part_name(rl, p), number(a->part[p]));
   for (int64_t t = 0; t < r->tokens.count; t++) json_array_append_new(ids, json_integer(r->tokens.at[t]));
-  json_object_set_new(json, "text", text_of(r->text ? r->text : "", r->bytes));
+  json_object_set_new(json, "text", rf_json_bytes(r->text ? r->text : "", r->bytes));
   json_object_set_new(json, "finish_reason", json_string(rf_finish_name(r->finish)));
   json_object_set_new(json, "reward", number(a->reward));
   json_object_set_new(json, "rewards", parts);
@@ -141,9 +137,9 @@ json_t *rf_rl_line_group(const rf_rl *rl, int64_t index, int64_t step, bool eval
   json_t *line = json_object(), *samples = json_array();
   put_int(line, "step", step);
   if (evaluation) json_object_set_new(line, "eval", json_true());
-  json_object_set_new(line, "id", text_of(p->id, strlen(p->id)));
-  json_object_set_new(line, "prompt", text_of(p->text ? p->text : "", p->text ? strlen(p->text) : 0));
-  if (p->answer) json_object_set_new(line, "answer", text_of(p->answer, strlen(p->answer)));
+  json_object_set_new(line, "id", rf_json_bytes(p->id, strlen(p->id)));
+  json_object_set_new(line, "prompt", rf_json_bytes(p->text ? p->text : "", p->text ? strlen(p->text) : 0));
+  if (p->answer) json_object_set_new(line, "answer", rf_json_bytes(p->answer, strlen(p->answer)));
   for (int i = 0; i < group->replies.samples; i++)
     json_array_append_new(samples, answer_of(rl, &group->answer[i], evaluation));
   json_object_set_new(line, "samples", samples);

@@ -153,10 +153,16 @@ static rf_status save(rf_rl_run *run, rf_error *error) {
 }
 
 /* Answers the held-out prompts and adds the figures to `line`. */
+/* Notes a failure of sampling or training. A failed reward says nothing about the weights. */
+static rf_status computed(rf_rl_run *run, rf_status status) {
+  run->unsound |= status == RAFTER_FAILED && !run->rl->reward_failed;
+  return status;
+}
+
 static rf_status evaluate(rf_rl_run *run, json_t *line, rf_error *error) {
   rf_rl_report report;
   run->evaluates = true;
-  rf_status status = rf_rl_evaluate(run->rl, &report, error);
+  rf_status status = computed(run, rf_rl_evaluate(run->rl, &report, error));
   run->evaluates = false;
   RF_TRY(status);
   if (report.seconds > run->eval_seconds) run->eval_seconds = report.seconds;
@@ -187,7 +193,7 @@ static void say_step(const rf_rl_run *run, const rf_rl_report *r, bool evaluated
 static rf_status take_step(rf_rl_run *run, rf_error *error) {
   rf_rl_report report;
   rf_status status = RAFTER_OK;
-  RF_TRY(rf_rl_step(run->rl, &report, error));
+  RF_TRY(computed(run, rf_rl_step(run->rl, &report, error)));
   run->last = report;
   json_t *line = rf_rl_line_step(run->rl, &report);
   status = put_samples(run, report.step, false, error);
@@ -200,17 +206,19 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
   return status;
 }
 
-/* Saves the steps so far if a reward failed. If numbers are not finite, the weights may be broken, so
- * the last checkpoint stays the newest. Returns the error. */
+/* Saves the steps so far, because a reward or a file failed. If sampling or training failed, the
+ * weights may have numbers that are not finite. Then the last checkpoint stays the newest. Returns the
+ * error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
   /* saving needs all hosts, but the other hosts do not know of this error */
   if (rf_run_hosts(run->rl->run) > 1) return status;
   if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
     return status;
-  if (!run->rl->reward_failed) {
+  if (run->unsound) {
     if (error && !error->hint[0])
-      snprintf(error->hint, sizeof error->hint, "lower --lr; the last checkpoint is untouched");
+      snprintf(error->hint, sizeof error->hint,
+               "the last checkpoint is untouched; if numbers are not finite, lower --lr");
     return status;
   }
   if (save(run, &unsaved) == RAFTER_OK && error && !error->hint[0])

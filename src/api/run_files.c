@@ -104,7 +104,7 @@ const rf_option RF_TRAINING_RUN_OPTIONS[] = {
     RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
               "maximum time; the run saves its state and ends within this time"),
     RF_NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, "Training",
-              "optimizer steps of linear warm-up; unset: 5% of the steps"),
+              "optimizer steps of linear warm-up, not with --schedule constant; unset: 5% of the steps"),
     RF_NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, "Training",
               "optimizer steps of the final decay (wsd); unset: 20% of the steps"),
     RF_NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, "Training",

@@ -76,7 +76,7 @@ rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_
   s->decay = rf_options_int_or(o, "decay", s->steps / 5);
   static const char *const SHAPES[] = {"warmup", "decay"};
   for (int i = 0; i < 2 && s->kind == RF_SCHEDULE_CONSTANT; i++)
-    if (rf_options_given(o, SHAPES[i]) && rf_options_int_or(o, SHAPES[i], 0) > 0)
+    if (rf_options_is_typed(o, SHAPES[i]) && rf_options_int_or(o, SHAPES[i], 0) > 0)
       return RF_FAIL(error, RAFTER_INVALID, "add --schedule warmup-cosine",
                      "--%s has no effect with --schedule constant", SHAPES[i]);
   if (s->floor > s->peak)

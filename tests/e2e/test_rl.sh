@@ -179,7 +179,7 @@ case_diverged() {
   local full=("${RL[@]}" --data prompts.jsonl "${RULE[@]}" --seed 3)
   status 0 "${full[@]}" --steps 2 --keep 1 --out broken &&
     refuses 1 'not finite' "$RAFTER" rl --resume broken --steps 30 --lr 100 &&
-    says '^hint: lower --lr; the last checkpoint is untouched'
+    says '^hint: the last checkpoint is untouched; if numbers are not finite, lower --lr'
   [ -e broken/checkpoint-00000002/DONE ] || fail 'the good checkpoint is gone'
   status 0 "$RAFTER" generate broken --prompt ab --max-tokens 2
   refuses 2 'no effect with --schedule constant' "${RUN[@]}" --steps 2 --warmup 10 --out x
