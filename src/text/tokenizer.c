@@ -249,6 +249,7 @@ rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_err
 static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
   const rf_splits *splits = &tokenizer->splits;
+  e->word_ids = e->ids->count;
   if (!text.bytes) return RAFTER_OK;
   if (splits->prefix || splits->mark) {
     rf_buffer *out = &e->buffer[2];

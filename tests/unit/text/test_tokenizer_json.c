@@ -185,6 +185,12 @@ static void test_json_characters(void **state) {
   IDS(t, "a12", 0, 1, 0, 0);
   IDS(t, "aXY", 0, 1, 0);
   rf_tokenizer_close(t);
+  /* a named unknown piece and the invalid byte after it stay two tokens */
+  t = parse(
+      "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\"}],\"model\":{\"type\":\"Unigram\",\"unk_id\":0,"
+      "\"vocab\":[[\"<unk>\",0],[\"a\",-2.0]]}}");
+  IDS(t, "a<unk>\xFF", 0, 1, 0, 0);
+  rf_tokenizer_close(t);
 }
 
 static void test_json_refused(void **state) {
