@@ -70,8 +70,10 @@ static bool words_suffice(const rf_model *model, const rf_params *params, const 
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
     if (param->layer < 0 || !model->lora.sites[param->layer]) continue;
-    if (!param->lora && matches(words, model, param)) return false; /* experts */
-    if (!param->lora) continue;
+    if (!param->lora) { /* for example the matrices of experts */
+      if (matches(words, model, param)) return false;
+      continue;
+    }
     for (int site = 0; rf_lora_site_name(site); ++site)
       if (!(model->lora.sites[param->layer] >> site & 1) && has_site(model, param, site) &&
           has_word(words, last_word(rf_lora_module(model, param, site).text)))

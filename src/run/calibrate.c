@@ -254,8 +254,8 @@ enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
   double start = 0, budget = o->quick ? 0.08 : 0.25;
-  int step = -1, least = o->quick ? 2 : 1; /* of each round */
-  for (; step < least || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
+  int step = -1, minimum = o->quick ? 2 : 1; /* steps of each round */
+  for (; step < minimum || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
     if (step == 0) start = rf_now_seconds(); /* the first step wakes threads and fills caches */
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {

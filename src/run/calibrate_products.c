@@ -275,8 +275,8 @@ static void add_edges(rf_machine *machine, rf_cost_products how, const measured 
   }
 }
 
-/* Adds the curve of one kind of product: seconds[] without `besides[]`, the time that is no
- * multiplication. */
+/* Adds the curve of one kind of product: `seconds` minus `besides`, which are the seconds of work
+ * other than multiplications. */
 static void add_products(rf_machine *machine, rf_cost_products how, const char *kernel, const times seconds,
                          const times besides) {
   for (int i = 0; i < ROW_COUNT; i++)

@@ -14,25 +14,24 @@ bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const jso
                       what, rf_json_type(value));
 }
 
-/* Changes whole reals that an integer holds back to integers. */
-static void restore_integers(json_t *json) {
+/* Changes members that are whole reals to integers, if an integer holds them. Returns such an integer
+ * for `json` itself, or NULL. */
+static json_t *restore_integers(json_t *json) {
   const char *name;
-  json_t *member;
+  json_t *member, *whole;
   size_t i;
-  if (json_is_object(json)) {
+  if (json_is_object(json))
     json_object_foreach (json, name, member) {
-      double value = json_real_value(member);
-      restore_integers(member);
-      if (json_is_real(member) && value == floor(value) && fabs(value) < 0x1p53)
-        json_object_set_new(json, name, json_integer((json_int_t)value));
+      whole = restore_integers(member);
+      if (whole) json_object_set_new(json, name, whole);
     }
-  }
   json_array_foreach (json, i, member) {
-    double value = json_real_value(member);
-    restore_integers(member);
-    if (json_is_real(member) && value == floor(value) && fabs(value) < 0x1p53)
-      json_array_set_new(json, i, json_integer((json_int_t)value));
+    whole = restore_integers(member);
+    if (whole) json_array_set_new(json, i, whole);
   }
+  double value = json_real_value(json);
+  bool fits = json_is_real(json) && value == floor(value) && fabs(value) < 0x1p53;
+  return fits ? json_integer((json_int_t)value) : NULL;
 }
 
 static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *wrong) {
@@ -45,7 +44,7 @@ static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *w
   /* Schemas of tools may have the largest number of 64 bits without a sign. */
   if (!*json && json_error_code(&fault) == json_error_numeric_overflow) {
     *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &fault);
-    restore_integers(*json);
+    json_decref(restore_integers(*json));
   }
   if (!*json) {
     const char *what = json_error_code(&fault) == json_error_duplicate_key    ? "has a name twice"
