@@ -22,7 +22,7 @@ KEPT = {
     "rf_xla_program_save": "tests look for the names of ops in the compiler's program",
     "rf_xla_times_of": "bench/xla_bench.c prints the cost of the plugin's process",
     "rf_emit_ops": "tests compile the emitter of each op alone",
-    "rf_place_index": "tests compare each element of a chip's part with the whole tensor",
+    "rf_place_indices": "tests compare each element of a chip's part with the whole tensor",
     "rf_run_high_water": "the test of predicted = allocated asks which bytes were touched",
 }
 PUBLIC = re.compile(r"main$|rafter_|\.|__")  # the program, the C API, symbols made by the compiler

@@ -32,7 +32,17 @@ rf_status rf_memory_read(rf_memory *memory, int64_t at, void *to, int64_t bytes,
 
 rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error) {
   if (!memory->host) return memory->device->type->fill(memory, at, word, bytes, error);
-  for (int64_t i = 0; i + 4 <= bytes; i += 4) memcpy(memory->host + at + i, &word, 4);
+  /* Copies of a block that stays in the cache. Each copy doubles the block until it is full. */
+  enum { BLOCK = 1 << 14 };
+  unsigned char *to = memory->host + at;
+  int64_t whole = bytes & ~(int64_t)3, done = whole < 4 ? whole : 4;
+  memcpy(to, &word, (size_t)done);
+  while (done < whole) {
+    int64_t next = done < BLOCK ? done : BLOCK;
+    if (next > whole - done) next = whole - done;
+    memcpy(to + done, to, (size_t)next);
+    done += next;
+  }
   return RAFTER_OK;
 }
 

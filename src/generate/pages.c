@@ -194,9 +194,11 @@ int64_t rf_sequence_takes(const rf_pages *pages, const rf_sequence *s, rf_kv_cla
 }
 
 static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count,
-                             int32_t *named, int32_t *column, rf_error *error) {
+                             int32_t *named, rf_error *error) {
   const page_pool *pool = &pages->pool[c];
   int64_t total = pages->kv.of[c].pool, page = pages->kv.page, window = pages->kv.of[c].window;
+  /* of each page: the last column that lists it, and 1 + the last sequence that lists it */
+  int32_t *column = named + total + 1, *lister = column + total + 1;
   const char *class = rf_kv_class_name((rf_kv_class)c);
   for (int i = 0; i < count; i++) {
     const rf_sequence *s = sequence[i];
@@ -206,14 +208,14 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
         return FAULT("a page id of sequence %d is out of range (%s layers, column %lld: %d)", i, class,
                      (long long)k, id);
       if (id < 0) continue;
-      for (int64_t j = 0; j < k; j++)
-        if (s->of[c].page[j] == id)
-          return FAULT("sequence %d lists page %d twice (%s layers, columns %lld and %lld)", i, id, class,
-                       (long long)j, (long long)k);
+      if (lister[id] == i + 1)
+        return FAULT("sequence %d lists page %d twice (%s layers, columns %d and %lld)", i, id, class,
+                     column[id], (long long)k);
       if (named[id]++ && column[id] != k)
         return FAULT("page %d belongs to two sequences (%s layers, columns %d and %lld)", id, class,
                      column[id], (long long)k);
       column[id] = (int32_t)k;
+      lister[id] = i + 1;
     }
     for (int64_t p = window > 0 && s->length >= window ? s->length - window + 1 : 0; p < s->length;
          p = (p / page + 1) * page)
@@ -244,8 +246,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
 /* Checks all pages that sequences `a` and `b` share. The tokens of both sequences must be equal up
  * to the end of each shared page, or up to the end of the shorter sequence. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
-                              rf_error *error) {
-  for (int64_t k = 0; k < pages->kv.columns; k++) {
+                              int64_t columns, rf_error *error) {
+  for (int64_t k = 0; k < columns; k++) {
     if (a->of[c].page[k] < 0 || a->of[c].page[k] != b->of[c].page[k]) continue;
     int64_t both = a->length < b->length ? a->length : b->length,
             end = (k + 1) * pages->kv.page < both ? (k + 1) * pages->kv.page : both;
@@ -256,18 +258,28 @@ static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a
   return RAFTER_OK;
 }
 
+/* Number of columns up to the last one in which any sequence lists a page. */
+static int64_t columns_in_use(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count) {
+  int64_t used = 0;
+  for (int i = 0; i < count; i++)
+    for (int64_t k = pages->kv.columns; k > used; k--)
+      if (sequence[i]->of[c].page[k - 1] >= 0) used = k;
+  return used;
+}
+
 rf_status rf_pages_check(const rf_pages *pages, const rf_sequence *const *sequence, int count,
                          rf_error *error) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     size_t total = (size_t)pages->kv.of[c].pool + 1;
     if (!pages->kv.of[c].layers) continue;
-    int32_t *named = calloc(2 * total, sizeof *named);
+    int32_t *named = calloc(3 * total, sizeof *named);
     if (!named) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while checking pages");
-    rf_status status = check_class(pages, c, sequence, count, named, named + total, error);
+    rf_status status = check_class(pages, c, sequence, count, named, error);
     free(named);
     RF_TRY(status);
+    int64_t columns = columns_in_use(pages, c, sequence, count);
     for (int i = 0; i < count; i++)
-      for (int j = 0; j < i; j++) RF_TRY(check_shared(pages, c, sequence[i], sequence[j], error));
+      for (int j = 0; j < i; j++) RF_TRY(check_shared(pages, c, sequence[i], sequence[j], columns, error));
   }
   return RAFTER_OK;
 }

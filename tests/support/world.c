@@ -10,8 +10,8 @@ static int64_t slots_of(const rf_tensor *t) { return t->slots > 1 ? t->slots : 1
 
 void *world_data(const world *w, int64_t chip, int tensor) {
   const rf_tensor *t = &w->graph->tensor[tensor];
-  return (char *)w->data[chip * w->graph->tensor_count + tensor] +
-         w->run.micro % slots_of(t) * rf_tensor_bytes(t);
+  char *data = w->data[chip * w->graph->tensor_count + tensor];
+  return t->slots > 1 ? data + w->run.micro % t->slots * rf_tensor_bytes(t) : data;
 }
 
 world *world_new(const rf_graph *graph, int64_t whole_rows) {
@@ -83,13 +83,21 @@ static void shape_of(const rf_tensor *t, int64_t dims[4]) {
   for (int d = 0; d < 4; d++) dims[d] = d < t->rank ? t->shape[d] : 1;
 }
 
-void world_set(world *w, int tensor, const rf_tensor *whole, const double *values) {
+int64_t *world_places(const world *w, int tensor, const rf_tensor *whole) {
   int64_t count = rf_tensor_count(&w->graph->tensor[tensor]);
+  int64_t *at = malloc((size_t)(w->chips * count) * sizeof *at);
+  rf_pool *pool = rf_pool_new();
   for (int64_t chip = 0; chip < w->chips; chip++)
-    for (int64_t i = 0; i < count; i++) {
-      int64_t at = rf_place_index(w->graph, chip, tensor, whole, i);
-      world_put(w, chip, tensor, i, at < 0 ? 0 : values[at]);
-    }
+    rf_place_indices(w->graph, chip, tensor, whole, pool, at + chip * count);
+  rf_pool_free(pool);
+  return at;
+}
+
+void world_set(world *w, int tensor, const rf_tensor *whole, const double *values) {
+  int64_t count = rf_tensor_count(&w->graph->tensor[tensor]), *at = world_places(w, tensor, whole);
+  for (int64_t i = 0; i < w->chips * count; i++)
+    world_put(w, i / count, tensor, i % count, at[i] < 0 ? 0 : values[at[i]]);
+  free(at);
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
@@ -119,7 +127,7 @@ static int64_t flat(const int64_t dims[4], const int64_t index[4]) {
 static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
                         const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
-  int64_t from = broken ? chip : w->members[chip * rf_mesh_size(&w->graph->mesh, op->attr.axes) + rank];
+  int64_t from = broken ? chip : w->members[chip * w->group + rank];
   return world_get(w, from, op->input[0], flat(dims, index));
 }
 
@@ -127,8 +135,8 @@ static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t r
 static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
                      const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
-  int64_t all = rf_mesh_size(&w->graph->mesh, op->attr.axes),
-          group = op->attr.group < all ? op->attr.group : all, first = group < all ? rank / group * group : 0;
+  int64_t group = op->attr.group < w->group ? op->attr.group : w->group,
+          first = group < w->group ? rank / group * group : 0;
   double sum = 0;
   for (int64_t r = first; r < (broken ? first + 1 : first + group); r++) {
     double x = of_member(w, op, chip, r, dims, index);
@@ -215,10 +223,10 @@ static void run_exchange(world *w, const rf_op *op, bool late) {
   }
   int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
   double *results = malloc((size_t)(w->chips * count) * sizeof *results);
-  int64_t group = rf_mesh_size(&w->graph->mesh, op->attr.axes);
-  w->members = malloc((size_t)(w->chips * group) * sizeof *w->members);
-  for (int64_t i = 0; i < w->chips * group; i++)
-    w->members[i] = member(w, i / group, op->attr.axes, i % group);
+  w->group = rf_mesh_size(&w->graph->mesh, op->attr.axes);
+  w->members = malloc((size_t)(w->chips * w->group) * sizeof *w->members);
+  for (int64_t i = 0; i < w->chips * w->group; i++)
+    w->members[i] = member(w, i / w->group, op->attr.axes, i % w->group);
   shape_of(x, in);
   shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {

@@ -23,8 +23,8 @@ typedef struct world {
   int broken;
   /* [tensor]: results of an exchange that no op has waited for yet; the tensor itself is NaN */
   double **late;
-  int64_t *members;    /* of the exchange that runs: [chip * size of the group + rank] */
-  world_kernel kernel; /* NULL: the reference kernel runs */
+  int64_t group, *members; /* of the exchange that runs: size of the group; [chip * group + rank] */
+  world_kernel kernel;     /* NULL: the reference kernel runs */
   world_transfer transfer;
   void *context; /* of `kernel` and `transfer` */
 } world;
@@ -38,6 +38,9 @@ void *world_data(const world *w, int64_t chip, int tensor); /* of the current mi
 /* Sets every chip's part of a tensor from the values of the unsharded tensor `whole`, element by
  * element as its spec says. */
 void world_set(world *w, int tensor, const rf_tensor *whole, const double *values);
+/* For each chip and element of its part of a tensor, the index in the unsharded tensor `whole`; -1:
+ * padding. [chip * elements of a part + element] The caller frees the list. */
+int64_t *world_places(const world *w, int tensor, const rf_tensor *whole);
 double world_get(const world *w, int64_t chip, int tensor, int64_t i);
 void world_put(world *w, int64_t chip, int tensor, int64_t i, double value);
 /* Writes the first values of a step on all chips: persistent tensors, or with `inputs` the inputs

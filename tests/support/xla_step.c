@@ -136,14 +136,14 @@ double step_error(const world *got, int tensor, const world *exact) {
   int other = exact_tensor(exact->graph, t);
   double square = 0, error = 0;
   assert_int_not_equal(other, RF_NONE);
-  for (int64_t i = 0; i < got->chips * rf_tensor_count(t); i++) {
-    int64_t chip = i / rf_tensor_count(t), mine = i % rf_tensor_count(t),
-            at = rf_place_index(got->graph, chip, tensor, &exact->graph->tensor[other], mine);
-    double want = at < 0 ? 0 : world_get(exact, 0, other, at),
-           difference = world_get(got, chip, tensor, mine) - want;
+  int64_t count = rf_tensor_count(t), *at = world_places(got, tensor, &exact->graph->tensor[other]);
+  for (int64_t i = 0; i < got->chips * count; i++) {
+    double want = at[i] < 0 ? 0 : world_get(exact, 0, other, at[i]),
+           difference = world_get(got, i / count, tensor, i % count) - want;
     square += want * want;
     error += difference * difference;
   }
+  free(at);
   double relative = square > 0 ? sqrt(error / square) : error > 0 ? INFINITY : 0;
   return isfinite(relative) ? relative : INFINITY;
 }
@@ -163,10 +163,10 @@ static double *whole_of(const world *w, const world *exact, int of) {
   int64_t part = rf_tensor_count(&w->graph->tensor[mine]), count = rf_tensor_count(whole);
   double *values = malloc((size_t)count * sizeof *values);
   for (int64_t i = 0; i < count; i++) values[i] = NAN;
-  for (int64_t i = 0; i < w->chips * part; i++) {
-    int64_t at = rf_place_index(w->graph, i / part, mine, whole, i % part);
-    if (at >= 0) values[at] = world_get(w, i / part, mine, i % part);
-  }
+  int64_t *at = world_places(w, mine, whole);
+  for (int64_t i = 0; i < w->chips * part; i++)
+    if (at[i] >= 0) values[at[i]] = world_get(w, i / part, mine, i % part);
+  free(at);
   return values;
 }
 

@@ -72,22 +72,24 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
 }
 
 /* Reads `count` values of w along the summed axis: elements at, at + step, at + 2 * step, ... In a
- * packed matrix, these values belong to one output. */
-RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
+ * packed matrix, these values belong to one output, and `count` is RF_QUANT_BLOCK_MAX at most. */
+RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, double *values) {
   if (w.dtype != RF_PACKED) {
-    for (int64_t i = 0; i < count; i++) values[i] = (float)load(w, at + i * step);
+    for (int64_t i = 0; i < count; i++) values[i] = load(w, at + i * step);
     return;
   }
   const rf_panels *panels = &w.tensor->panels;
   rf_panels one = rf_panels_one(panels);
   int64_t columns = w.tensor->shape[1], row = at / columns, column = at % columns, expert = 0;
+  float packed[RF_QUANT_BLOCK_MAX];
   if (panels->experts > 0) {
     expert = row / panels->inner;
     row %= panels->inner;
   }
   bool first = panels->outputs_first;
   rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column,
-                 first ? column : row, count, values);
+                 first ? column : row, count, packed);
+  for (int64_t i = 0; i < count; i++) values[i] = (double)packed[i];
 }
 /* Number of values of x with a common scale in a product with the values of w from `at` on. */
 RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
@@ -98,56 +100,73 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   return rf_fast_block_of(rf_panels_find(&one, panels->outputs_first ? at / columns : at % columns).type);
 }
 
-/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast). A
- * block of x becomes a scale, max|x| / 127, and integers, round(x / scale), ties to even. If 127 /
- * max|x| overflows, the scale is 0. A NaN or infinity makes the sum NaN. If w is int8, x is rounded
- * to 16 bits: a block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
-RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
-                                    int64_t inner) {
-  bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
-  int64_t block = wide ? RF_FAST_INT8_BLOCK : rounded_block(w, w_at);
-  float levels = wide ? 32639.0f : 127.0f;
-  double sum = 0;
-  for (int64_t k = 0; k < inner; k += block) {
-    int64_t count = block < inner - k ? block : inner - k;
-    double dot = 0;
-    float most = 0, values[RF_QUANT_BLOCK_MAX];
-    bool finite = true;
-    along(w, w_at + k * w_step, w_step, count, values);
-    for (int64_t i = 0; i < count; i++) {
-      float value = (float)load(x, x_at + k + i);
-      finite = finite && isfinite(value);
-      if (fabsf(value) > most) most = fabsf(value);
-    }
-    float steps = most > 0 ? levels / most : 0.0f;
-    if (isinf(steps)) most = steps = 0;
-    for (int64_t i = 0; i < count; i++)
-      dot += (double)nearbyintf((float)load(x, x_at + k + i) * steps) * (double)values[i];
-    sum += finite ? (double)(most / levels) * dot : (double)NAN;
+/* One block of `count` values of x, rounded to integers from -levels to levels, times values of w. */
+RF_UNUSED static double rounded_block_dot(rf_view x, int64_t at, const double *w, int64_t count,
+                                          float levels) {
+  double dot = 0;
+  float most = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < count; i++) {
+    float value = (float)load(x, at + i);
+    finite = finite && isfinite(value);
+    if (fabsf(value) > most) most = fabsf(value);
   }
-  return (double)(float)sum;
+  float steps = most > 0 ? levels / most : 0.0f;
+  if (isinf(steps)) most = steps = 0;
+  for (int64_t i = 0; i < count; i++) dot += (double)nearbyintf((float)load(x, at + i) * steps) * w[i];
+  return finite ? (double)(most / levels) * dot : (double)NAN;
+}
+
+/* The values of w that belong to one output: elements at, at + step, at + 2 * step, ... */
+typedef struct rf_line {
+  rf_view w;
+  int64_t at, step, inner; /* inner: number of values, and of elements in a row of x */
+} rf_line;
+
+/* For `rows` rows of x, from element x_at on: the sum over k of x[k], rounded to 8 bits, times value
+ * k of w (attr.matmul.fast). A block of x becomes a scale, max|x| / 127, and integers, round(x /
+ * scale), ties to even. If 127 / max|x| overflows, the scale is 0. A NaN or infinity makes the sum
+ * NaN. If w is int8, x is rounded to 16 bits: a block has RF_FAST_INT8_BLOCK values and the scale
+ * max|x| / 32639. */
+RF_UNUSED static void rounded_dots(rf_view x, int64_t x_at, int64_t rows, rf_line w, double *sums) {
+  bool wide = w.w.dtype == RF_PACKED && w.w.tensor->panels.part[0].type->number == RF_Q_INT8;
+  int64_t block = wide ? RF_FAST_INT8_BLOCK : rounded_block(w.w, w.at);
+  for (int64_t r = 0; r < rows; r++) sums[r] = 0;
+  for (int64_t k = 0; k < w.inner; k += block) {
+    double values[RF_QUANT_BLOCK_MAX];
+    int64_t count = block < w.inner - k ? block : w.inner - k;
+    along(w.w, w.at + k * w.step, w.step, count, values);
+    for (int64_t r = 0; r < rows; r++)
+      sums[r] += rounded_block_dot(x, x_at + r * w.inner + k, values, count, wide ? 32639.0f : 127.0f);
+  }
+  for (int64_t r = 0; r < rows; r++) sums[r] = (double)(float)sums[r];
 }
 
 /* Arithmetic in f32, or in f64 if `wide`. Each rounding is part of the op's definition. */
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
 }
-/* Sum over k of x[x_at + k] w[w_at + k w_step], one chain in ascending order. The values of w belong
- * to one output. A packed matrix is read in blocks, because to find one value takes long. */
-RF_UNUSED static double exact_dot(bool wide, rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
-                                  int64_t inner) {
-  double sum = 0;
-  float values[RF_QUANT_BLOCK_MAX];
-  if (w.dtype != RF_PACKED) {
-    for (int64_t k = 0; k < inner; k++)
-      sum = exact_fma(wide, load(x, x_at + k), load(w, w_at + k * w_step), sum);
-    return sum;
+/* For `rows` rows of x: the sum over k of x[k] times value k of w, one chain in ascending order. The
+ * values of w are read once for all rows, because it takes long to find a value of a packed matrix. */
+RF_UNUSED static void exact_dots(bool wide, rf_view x, int64_t x_at, int64_t rows, rf_line w, double *sums) {
+  for (int64_t r = 0; r < rows; r++) sums[r] = 0;
+  for (int64_t k = 0; k < w.inner; k += RF_QUANT_BLOCK_MAX) {
+    double values[RF_QUANT_BLOCK_MAX];
+    int64_t count = RF_QUANT_BLOCK_MAX < w.inner - k ? RF_QUANT_BLOCK_MAX : w.inner - k;
+    along(w.w, w.at + k * w.step, w.step, count, values);
+    for (int64_t r = 0; r < rows; r++) {
+      double sum = sums[r];
+      for (int64_t i = 0; i < count; i++)
+        sum = exact_fma(wide, load(x, x_at + r * w.inner + k + i), values[i], sum);
+      sums[r] = sum;
+    }
   }
-  for (int64_t k = 0; k < inner; k += RF_QUANT_BLOCK_MAX) {
-    int64_t count = RF_QUANT_BLOCK_MAX < inner - k ? RF_QUANT_BLOCK_MAX : inner - k;
-    along(w, w_at + k * w_step, w_step, count, values);
-    for (int64_t i = 0; i < count; i++) sum = exact_fma(wide, load(x, x_at + k + i), (double)values[i], sum);
-  }
+}
+/* The same for one row, rounded or exact. */
+RF_UNUSED static double product_dot(bool fast, bool wide, rf_view x, int64_t x_at, rf_line w) {
+  double sum;
+  if (fast) rounded_dots(x, x_at, 1, w, &sum);
+  else exact_dots(wide, x, x_at, 1, w, &sum);
   return sum;
 }
 RF_UNUSED static double exact_add(bool wide, double a, double b) {

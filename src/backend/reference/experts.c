@@ -170,8 +170,8 @@ static void expert_products(const rf_call *call, bool back) {
       for (int64_t c = 0; c < columns; c++) {
         double sum = 0;
         int64_t e = run % attr->experts, at = e * inner * columns + (back ? c * inner : c);
-        if (attr->fast && !back) sum = rounded_dot(a, p * inner, w, at, step, inner);
-        else if (!back) sum = exact_dot(out.dtype == RF_F64, a, p * inner, w, at, step, inner);
+        if (!back)
+          sum = product_dot(attr->fast, out.dtype == RF_F64, a, p * inner, (rf_line){w, at, step, inner});
         else
           for (int64_t k = 0; k < inner; k++)
             sum = exact_fma(out.dtype == RF_F64, load(a, p * inner + k), load(w, at + k * step), sum);

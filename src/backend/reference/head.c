@@ -41,9 +41,8 @@ static int64_t weight_at(const head *of, int64_t d, int64_t v) {
 }
 
 static double logit(const head *of, int64_t r, int64_t v) {
-  int64_t first = weight_at(of, 0, v), step = of->transpose ? 1 : of->vocab;
-  double sum = of->fast ? rounded_dot(of->x, r * of->width, of->w, first, step, of->width)
-                        : exact_dot(of->wide, of->x, r * of->width, of->w, first, step, of->width);
+  rf_line w = {of->w, weight_at(of, 0, v), of->transpose ? 1 : of->vocab, of->width};
+  double sum = product_dot(of->fast, of->wide, of->x, r * of->width, w);
   if (of->bias.data) sum = exact_add(of->wide, sum, load(of->bias, v));
   sum = capped(of->cap, sum);
   if (!(of->temperature > 0)) return sum;

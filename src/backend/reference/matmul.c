@@ -10,6 +10,7 @@ static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inne
 
 /* x (M,K), w (K,N) or (N,K), bias (N)?, residual (M,N)? -> u (M,N)?, out (M,N)? */
 void rf_reference_matmul(const rf_call *call) {
+  enum { ROWS = 8 }; /* number of rows for which a column of w is read once */
   const rf_attr_matmul *attr = &call->op->attr.matmul;
   rf_view x = in_view(call, 0), w = in_view(call, 1), bias = in_view(call, 2), residual = in_view(call, 3);
   rf_view u = out_view(call, 0), out = out_view(call, 1);
@@ -17,29 +18,32 @@ void rf_reference_matmul(const rf_call *call) {
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1],
           columns = result->shape[1];
   bool wide = result->dtype == RF_F64;
-  for (int64_t m = 0; m < rows; m++)
+  for (int64_t m = 0; m < rows; m += ROWS)
     for (int64_t n = 0; n < columns; n++) {
-      int64_t first = weight_at(call, 0, n, inner, columns), step = attr->transpose ? 1 : columns;
-      double sum = attr->fast ? rounded_dot(x, m * inner, w, first, step, inner)
-                              : exact_dot(wide, x, m * inner, w, first, step, inner);
-      if (bias.data && rf_rank_of(call) == 0) sum = exact_add(wide, sum, load(bias, n));
-      int64_t at = m * columns + n;
-      double value = rounded(result->dtype, sum);
-      if (u.data) store(u, at, value);
-      if (attr->epilogue == RF_EPILOGUE_GELU && out.data) store(out, at, gelu(value));
-      if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
-        store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
+      int64_t count = rows - m < ROWS ? rows - m : ROWS;
+      rf_line line = {w, weight_at(call, 0, n, inner, columns), attr->transpose ? 1 : columns, inner};
+      double sums[ROWS];
+      if (attr->fast) rounded_dots(x, m * inner, count, line, sums);
+      else exact_dots(wide, x, m * inner, count, line, sums);
+      for (int64_t r = 0; r < count; r++) {
+        double sum = sums[r];
+        if (bias.data && rf_rank_of(call) == 0) sum = exact_add(wide, sum, load(bias, n));
+        int64_t at = (m + r) * columns + n;
+        double value = rounded(result->dtype, sum);
+        if (u.data) store(u, at, value);
+        if (attr->epilogue == RF_EPILOGUE_GELU && out.data) store(out, at, gelu(value));
+        if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
+          store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m + r, n, value)));
+      }
     }
 }
 
 /* sums[i] += y w[at + i step], for one output of w. A packed matrix is read in one block. */
 static void add_products(bool wide, double y, rf_view w, int64_t at, int64_t step, int64_t count,
                          double sums[RF_QUANT_BLOCK_MAX]) {
-  float values[RF_QUANT_BLOCK_MAX];
-  bool packed = w.dtype == RF_PACKED;
-  if (packed) along(w, at, step, count, values);
-  for (int64_t i = 0; i < count; i++)
-    sums[i] = exact_fma(wide, y, packed ? (double)values[i] : load(w, at + i * step), sums[i]);
+  double values[RF_QUANT_BLOCK_MAX];
+  along(w, at, step, count, values);
+  for (int64_t i = 0; i < count; i++) sums[i] = exact_fma(wide, y, values[i], sums[i]);
 }
 
 /* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u, du = rounded dx * gelu'(u) */

@@ -162,9 +162,8 @@ static int64_t in_dim(const where *w, int d, int64_t i) {
 
 /* Changes the page and row in a chip's cache to the page and row in the whole cache. Each slot has
  * consecutive pages. Along the context axis, each chip has every n-th position of a page. */
-static bool cached_at(const where *w, int64_t index[RF_MAX_RANK]) {
-  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
-          slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
+static bool cached_at(const where *w, int64_t slots, int64_t index[RF_MAX_RANK]) {
+  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT);
   int64_t most = w->mine[0] / slots, whole = w->all[0] / rf_mesh_copies(&w->graph->mesh) / slots;
   int64_t position = (index[0] % most * w->mine[2] + index[2]) * chips + w->place[RF_AXIS_CONTEXT];
   index[0] = index[0] / most * whole + position / w->all[2];
@@ -172,20 +171,33 @@ static bool cached_at(const where *w, int64_t index[RF_MAX_RANK]) {
   return position < whole * w->all[2];
 }
 
-int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
-  where w = where_of(graph, chip, tensor, whole);
-  int64_t index[RF_MAX_RANK], at = 0;
-  for (int d = RF_MAX_RANK - 1; d >= 0; d--) {
-    index[d] = i % w.mine[d];
-    i /= w.mine[d];
-  }
-  if (passes(&w) && w.tensor->class == RF_CLASS_KV && !cached_at(&w, index)) return -1;
+/* Lists the indices in the whole tensor of every index along each dimension. */
+static void list_dims(const where *w, rf_pool *pool, int64_t *list[RF_MAX_RANK]) {
   for (int d = 0; d < RF_MAX_RANK; d++) {
-    int64_t in_whole = in_dim(&w, d, index[d]);
-    if (in_whole < 0) return -1;
-    at = at * w.all[d] + in_whole;
+    list[d] = rf_pool_raw(pool, ((size_t)w->mine[d] + 1) * sizeof **list);
+    for (int64_t i = 0; i < w->mine[d]; i++) list[d][i] = in_dim(w, d, i);
   }
-  return at;
+}
+
+void rf_place_indices(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, rf_pool *pool,
+                      int64_t *at) {
+  where w = where_of(graph, chip, tensor, whole);
+  bool caches = passes(&w) && w.tensor->class == RF_CLASS_KV;
+  int64_t slots = caches ? graph->tensor[rf_graph_find(graph, "rows")].shape[0] : 0;
+  int64_t count = rf_tensor_count(w.tensor), *list[RF_MAX_RANK];
+  if (!caches) list_dims(&w, pool, list);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t index[RF_MAX_RANK], left = i;
+    for (int d = RF_MAX_RANK - 1; d >= 0; d--) {
+      index[d] = left % w.mine[d];
+      left /= w.mine[d];
+    }
+    at[i] = caches && !cached_at(&w, slots, index) ? -1 : 0;
+    for (int d = 0; d < RF_MAX_RANK && at[i] >= 0; d++) {
+      int64_t in_whole = caches ? in_dim(&w, d, index[d]) : list[d][index[d]];
+      at[i] = in_whole < 0 ? -1 : at[i] * w.all[d] + in_whole;
+    }
+  }
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */

@@ -15,9 +15,11 @@ void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
  * `axes` split the rows. Along the axis context, a chip takes every n-th row of a run. */
 int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES], int64_t rows);
 
-/* Index in the whole tensor of element number `i` of a chip's part of tensor `tensor`. -1: the
- * element is padding, or is in no whole tensor. `whole` gives the rank and the shape. */
-int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
+/* Writes to `at`, for each element of a chip's part of tensor `tensor`, its index in the whole
+ * tensor. -1: the element is padding, or is in no whole tensor. `whole` gives the rank and the
+ * shape. The pool owns memory for the work. */
+void rf_place_indices(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, rf_pool *pool,
+                      int64_t *at);
 
 /* A range of consecutive indices along one dimension. A run is the indices [mine, mine + count) of
  * the part, and [whole, whole + count) of the whole tensor. */

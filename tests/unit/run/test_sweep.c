@@ -90,12 +90,13 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
         (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER))
       continue;
     const rf_param *param = &graph->params.at[tensor->param];
-    for (int64_t i = 0; i < param->count; i++) {
-      float value;
-      rf_param_init(param, 5, i, 1, &value);
-      if (tensor->dtype == RF_F32) ((float *)rf_run_tensor(run, 0, t))[i] = value;
-      else ((rf_bf16 *)rf_run_tensor(run, 0, t))[i] = rf_f32_to_bf16(value);
-    }
+    void *data = rf_run_tensor(run, 0, t);
+    float *values = malloc((size_t)param->count * sizeof *values);
+    rf_param_init(param, 5, 0, param->count, values);
+    for (int64_t i = 0; i < param->count; i++)
+      if (tensor->dtype == RF_F32) ((float *)data)[i] = values[i];
+      else ((rf_bf16 *)data)[i] = rf_f32_to_bf16(values[i]);
+    free(values);
   }
   uint64_t hash = 14695981039346656037u;
   for (int64_t step = 1; step <= 2; step++) {
@@ -116,10 +117,12 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     for (size_t i = 0; i < 3 * sizeof(double); i++)
       hash = (hash ^ ((const unsigned char *)metrics)[i]) * 1099511628211u;
   }
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].persistent)
-      for (int64_t i = 0; i < rf_tensor_bytes(&graph->tensor[t]); i++)
-        hash = (hash ^ ((const unsigned char *)rf_run_tensor(run, 0, t))[i]) * 1099511628211u;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    if (!graph->tensor[t].persistent) continue;
+    const unsigned char *data = rf_run_tensor(run, 0, t);
+    int64_t bytes = rf_tensor_bytes(&graph->tensor[t]);
+    for (int64_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 1099511628211u;
+  }
   if (check_water) {
     int64_t top = plan->persistent_bytes,
             /* The padding after the last tensor, and the guard of an input, must not be written. */
