@@ -128,12 +128,9 @@ def widths(b, page, planned):
                 b.js("document.documentElement.scrollWidth") <= width,
                 b.js("document.documentElement.scrollWidth"),
             )
-            b.expect(
-                f"{width}: rows of {name} have at most two lines", not b.js(TALL), b.js(TALL)[:3]
-            )
-            b.expect(
-                f"{width}: tables of {name} say that they scroll", b.js(SILENT) == 0, b.js(SILENT)
-            )
+            tall, silent = b.js(TALL), b.js(SILENT)
+            b.expect(f"{width}: rows of {name} have at most two lines", not tall, tall[:3])
+            b.expect(f"{width}: tables of {name} say that they scroll", silent == 0, silent)
             x, _, w, _ = b.box(f"#tab-{name}")
             b.expect(
                 f"{width}: the tab of {name} is in view", x >= -1 and x + w <= width + 1, (x, w)
