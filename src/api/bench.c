@@ -31,8 +31,13 @@ static bool has_alu(const rf_ceilings *c, rf_dtype dtype, rf_alu alu) {
 }
 static bool has_peak(const rf_ceilings *c, int i) { return has_alu(c, PEAKS[i].dtype, PEAKS[i].in); }
 
+static int part_of(const rf_ceilings *c, int count) {
+  return (count * c->parts + RF_BENCH_FULL - 1) / RF_BENCH_FULL;
+}
+
 static void sample_peak(rf_ceilings *c, int i, int count) {
   rf_record_pause();
+  count = part_of(c, count);
   for (rf_bursts *b = &c->peak[i]; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = c->device->type->flops(c->device, PEAKS[i].dtype, PEAKS[i].in, 0.025);
 }
@@ -42,6 +47,7 @@ void rf_bench_sample_flops(rf_ceilings *c, int count) {
 }
 void rf_bench_sample_read(rf_ceilings *c, int count) {
   rf_record_pause();
+  count = part_of(c, count);
   for (rf_bursts *b = &c->read; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = rf_bandwidth_median(c->device, c->memory, RF_TRAFFIC_READ, 1);
 }
@@ -539,6 +545,11 @@ static rf_status bench_test(rf_bench *b, rf_error *error) {
   return status;
 }
 
+static int parts_of(const rf_options *o) {
+  int64_t reps = rf_options_int(o, "reps");
+  return reps < RF_BENCH_FULL ? (int)reps : RF_BENCH_FULL;
+}
+
 static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, rf_ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
   rf_bench_test tests[MAX_TESTS];
@@ -551,6 +562,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, rf_c
   b->sink = sink;
   b->c = c;
   b->reps = (int)rf_options_int(o, "reps");
+  c->parts = parts_of(o);
   for (int i = 0; i < count && status == RAFTER_OK; i++) {
     b->t = &tests[i];
     status = rf_asked_to_stop(sink)
@@ -576,7 +588,7 @@ static void say_ceilings(const rafter_sink *sink, rf_ceilings *c, const rf_setti
   }
   rf_bench_sample_read(c, 5);
   rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
-  f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, 1.0);
+  f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, (double)c->parts / RF_BENCH_FULL);
   const char *isa = rf_isa_name((rf_isa)c->device->level);
   rf_say(sink,
          "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; "
@@ -619,6 +631,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
     RF_GO(rf_bench_check_positions(s, &tests[i], positions_of(&tests[i]), error));
   RF_GO(rf_device_open(&RF_BACKEND_CPU, (int)s->plan.isa, s->plan.threads, NULL, &c->device, error));
   RF_GO(rf_bandwidth_memory(c->device, (int64_t)rf_bandwidth_buffer_bytes(), &c->memory, error));
+  c->parts = parts_of(job->options);
   say_ceilings(sink, c, s);
   const char *name = NULL;
   const char *const *values = NULL;
@@ -651,7 +664,9 @@ static const rf_option BENCH[] = {
              "depth), batch16 (decoding 16 answers at once), score8192 (log-probabilities), train\n"
              "With --batch sequences: rollout (prompts and all their answers), forward (a forward pass with "
              "log-probabilities), topk (also the likeliest tokens)"),
-    RF_NUMBER("reps", INT, NULL, 1, 10000, "3", "Tests", "repetitions of each test"),
+    RF_NUMBER("reps", INT, NULL, 1, RF_BENCH_REPS, "3", "Tests",
+              "repetitions of each test\n"
+              "With fewer than 3, less time is also spent on the machine's ceilings"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", "Tests",
               "sequences in a training step, a rollout or a forward pass"),
     RF_NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, "32", "Tests", "tokens of a prompt of rollout"),

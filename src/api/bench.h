@@ -11,7 +11,8 @@
 enum {
   RF_BENCH_PEAKS = 5, /* number of kinds of arithmetic whose peak rate is measured */
   RF_BENCH_BURSTS = 512,
-  RF_BENCH_REPS = 10000
+  RF_BENCH_REPS = 10000,
+  RF_BENCH_FULL = 3 /* with fewer repetitions, less time is spent on the ceilings */
 };
 
 typedef struct rf_bursts {
@@ -40,6 +41,7 @@ typedef struct rf_ceilings {
   rf_device *device; /* device of the test; --cpu may limit the device to a lower instruction set */
   rf_memory *memory;
   rf_dtype product;          /* dtype that the matrix products of the test use */
+  int parts;                 /* 1 to RF_BENCH_FULL: how much time is spent on the ceilings */
   const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */
   rf_bench_points points;
 } rf_ceilings;
@@ -71,6 +73,7 @@ typedef struct rf_bench_limits {
   const char *counted; /* formula of the FLOPs, for the output */
 } rf_bench_limits;
 
+/* Measure a ceiling `count` times. With few repetitions, `count` is reduced to a part. */
 void rf_bench_sample_flops(rf_ceilings *c, int count);
 void rf_bench_sample_read(rf_ceilings *c, int count);
 /* Sets the dtype of the matrix products: int8 with --compute fast, bf16 on tiles, else f32. */

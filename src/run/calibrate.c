@@ -132,6 +132,13 @@ static const shape SHAPES[] = {
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
+/* Panels of f32 and bf16 numbers hold nothing else, and drawing random numbers takes long. */
+static bool has_plain_numbers(const rf_panels *panels) {
+  for (int i = 0; i < panels->parts; i++)
+    if (panels->part[i].type->number != RF_Q_F32 && panels->part[i].type->number != RF_Q_BF16) return false;
+  return true;
+}
+
 rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   const rf_graph *graph = plan->graph;
   for (int t = 0; t < graph->tensor_count; t++) {
@@ -140,7 +147,9 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
     void *values = calloc((size_t)rf_tensor_bytes(tensor), 1);
     if (!values) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
     rf_status status = RAFTER_OK;
-    if (tensor->dtype == RF_PACKED)
+    if (tensor->dtype == RF_PACKED && has_plain_numbers(&tensor->panels))
+      rf_calibrate_values(values, (size_t)rf_tensor_bytes(tensor), 0.01f);
+    else if (tensor->dtype == RF_PACKED)
       status = rf_weights_initialise(&graph->params.at[tensor->param], 1, &tensor->panels, values, error);
     for (int64_t i = 0; tensor->dtype != RF_PACKED && i < rf_tensor_count(tensor); i++) {
       float value = 0.02f * (float)((i * 2654435761u >> 16) & 1023) / 1024 - 0.01f;
@@ -221,10 +230,11 @@ void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double 
   c->seconds[c->count++] = seconds;
 }
 
-void rf_calibrate_values(void *at, size_t bytes) {
+void rf_calibrate_values(void *at, size_t bytes, float largest) {
   rf_bf16 *to = at;
   for (size_t i = 0; i < bytes / 4; i++)
-    to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
+    to[2 * i] = to[2 * i + 1] =
+        rf_f32_to_bf16(largest * ((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 512 - 1));
 }
 
 rf_status rf_calibrate_model(rf_model *model, rf_error *error) {
@@ -254,7 +264,9 @@ enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
   double start = 0, budget = o->quick ? 0.08 : 0.25;
-  int step = -1, minimum = o->quick ? 2 : 1; /* steps of each round */
+  int minimum = o->quick ? 2 : 1; /* steps of each round */
+  /* In a long step, the time to wake threads and fill caches is too short to matter. */
+  int step = o->quick && plan->step_seconds > budget ? 0 : -1;
   for (; step < minimum || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
     if (step == 0) start = rf_now_seconds(); /* the first step wakes threads and fills caches */
     rf_run_measured_reset(run);

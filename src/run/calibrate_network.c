@@ -258,7 +258,7 @@ rf_status rf_calibrate_network(const rf_calibrate_options *o, rf_machine *m, rf_
   b.out = aligned_alloc(64, most + slack);
   if (!b.in || !b.out)
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring the network"));
-  rf_calibrate_values(b.in, most + slack);
+  rf_calibrate_values(b.in, most + slack, 0.5f);
   memset(b.out, 0, most + slack);
   for (int n = 1; n <= nodes; n++)
     for (int i = 1; i <= each; i++) {

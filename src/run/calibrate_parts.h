@@ -44,9 +44,9 @@ const rf_op_def *rf_calibrate_start_of(rf_collective kind);
 rf_status rf_calibrate_core(const rf_calibrate_options *options, const rf_graph *graph,
                             rf_calibrate_room *room, const void *in, void *out, double seconds, double *core,
                             rf_error *error);
-/* Fills memory with numbers in [-0.5, 0.5). Each word is a valid f32, and also two valid values of
- * bf16. */
-void rf_calibrate_values(void *at, size_t bytes);
+/* Fills memory with numbers in [-largest, largest). Each word is a valid f32, and also two valid
+ * values of bf16. */
+void rf_calibrate_values(void *at, size_t bytes, float largest);
 /* Makes a model for graphs of one op. The fields of this model do not affect the measurements. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);
 

@@ -130,7 +130,9 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   call.run = &inputs;
   RF_TRY(rf_calibrate_goes_on(r->options, error));
   double start = rf_now_seconds(), budget = r->options->quick ? 0.002 : 0.005;
-  bool warm = s->count > 0; /* the first call wakes threads and fills caches */
+  double work = 2.0 * (double)graph->rows * (double)rf_tensor_count(&graph->tensor[graph->op[0].input[1]]);
+  /* The first call wakes threads and fills caches. In a long call, this time is too short to matter. */
+  bool warm = s->count > 0 || (r->options->quick && work > budget * r->machine->flops[RF_F32]);
   for (int i = warm ? 0 : -1; i < 1 || (i < MAX_EACH && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each;
     r->next = (r->next + 1) % r->count;
@@ -245,7 +247,7 @@ static rf_status measure_round(ring *r, measured *m, int round, int rounds, rf_e
     if (o->say) o->say(o->self, RF_QUANT_TYPES[t].name, done + (1 - done) * part);
     RF_TRY(measure_type(r, t, m, error));
   }
-  rf_calibrate_values(r->at, r->bytes);
+  rf_calibrate_values(r->at, r->bytes, 0.5f);
   for (int i = 0; i < PLAIN_COUNT; i++) RF_TRY(measure_plain(r, i, m, error));
   return RAFTER_OK;
 }
@@ -319,7 +321,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *machi
   r.y = aligned_alloc(64, (size_t)MAX_ROWS * OUTPUTS * 4);
   if (!m || !r.stored || !r.x || !r.y)
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring products"));
-  rf_calibrate_values(r.x, (size_t)MAX_ROWS * OUTPUTS * 4);
+  rf_calibrate_values(r.x, (size_t)MAX_ROWS * OUTPUTS * 4, 0.5f);
   memset(r.y, 0, (size_t)MAX_ROWS * OUTPUTS * 4);
   for (int i = 0; i < rounds; i++) RF_GO(measure_round(&r, m, i, rounds, error));
   add_curves(machine, m);

@@ -194,7 +194,7 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
   for (int i = 0; i < 3; i++) {
     b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4;
     RF_GO(rf_pages_map(b.bytes[i], &b.at[i], NULL, error));
-    rf_calibrate_values(b.at[i], b.bytes[i]);
+    rf_calibrate_values(b.at[i], b.bytes[i], 0.5f);
   }
   for (int d = 0; d < 2; d++)
     for (int op = 0; op < OP_COUNT; op++)

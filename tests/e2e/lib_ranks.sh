@@ -40,14 +40,22 @@ ranks() {
   timeout -k 10 120 "$(launcher "$LIBRARY")" -n "$count" "${all[@]}" "${last[@]}"
 }
 
+# has PATTERN FILE: succeeds if a word of this file of /proc matches. It starts no process, because
+# process_of calls it for every process of the machine.
+has() {
+  local words word
+  { mapfile -d '' -t words <"$2"; } 2>/dev/null || return
+  for word in "${words[@]}"; do [[ $word =~ ^($1)$ ]] && return; done
+  return 1
+}
 # process_of RUN RANK: prints the process of a rank.
 process_of() {
   local at
   for at in /proc/[0-9]*; do
-    tr "\\0" "\\n" 2>/dev/null <"$at/cmdline" | grep -qx -- "$1" || continue
-    tr '\0' '\n' <"$at/environ" 2>/dev/null | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" || continue
-    echo "${at#/proc/}"
-    return
+    if has "$1" "$at/cmdline" && has "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" "$at/environ"; then
+      echo "${at#/proc/}"
+      return
+    fi
   done
 }
 # gone RUN: expects that no rank of the run is left after a few seconds.
