@@ -5,6 +5,7 @@
 #include "advise/drafts.h"
 #include "advise/fit_batch.h"
 #include "advise/fit_mesh.h"
+#include "advise/rl_shape.h"
 #include "generate/score.h"
 #include "base/text.h"
 
@@ -394,6 +395,13 @@ static bool plans_several(const rf_options *o) {
   return rf_options_given(o, "sweep") || rf_options_given(o, "compare");
 }
 
+/* Resolves the settings of --job rl, with the sizes that `rafter rl` would choose. */
+static rf_status size_as_run(rafter_plan *p, const rf_options *o, rf_error *error) {
+  p->sizes = rf_options_copy(o);
+  RF_TRY(rf_rl_sizes_set(p->sizes, rf_mesh_copies(&p->settings.plan.build.mesh), error));
+  return rf_settings_resolve(p->sizes, "train", &p->settings, error);
+}
+
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
@@ -402,8 +410,9 @@ rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *
     plan->job = JOBS[i].name;
     RF_TRY(check_effect(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
+    if (!strcmp(job, "rl")) RF_TRY(size_as_run(plan, options, error));
     if (plan->settings.fit && !learns) RF_TRY(fit_answers(plan, options, make, error));
-    else RF_TRY(make(plan, options, error));
+    else RF_TRY(make(plan, plan->sizes ? plan->sizes : options, error));
     if (plan->settings.fit && learns && !plan->sized && !plans_several(options))
       RF_TRY(fit_step(plan, options, error));
     say_defaults(plan);
@@ -423,7 +432,7 @@ const rf_option RF_SERVING_OPTIONS[] = {
               "number of tokens at the start of every prompt that all prompts have in common"),
     RF_NUMBER("requests", INT, "N", 1, 1 << 20, NULL, "Serving and rollouts",
               "requests to simulate (serve; unset: 512) or prompts (rollout, rl; unset: as many as fill the "
-              "slots)"),
+              "slots, or 8 for rl without --batch)"),
     RF_NUMBER(
         "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
         "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1, and "

@@ -57,6 +57,7 @@ void rafter_plan_free(rafter_plan *plan) {
   rf_advice_forget(plan->ahead);
   rf_plan_free(plan->plan);
   rf_plan_free(plan->prefill);
+  if (plan->sizes) rf_options_free(plan->sizes);
   json_decref(plan->object);
   json_decref(plan->largest);
   json_decref(plan->extra);

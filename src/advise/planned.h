@@ -15,6 +15,7 @@
 
 struct rafter_plan {
   rf_settings settings;
+  rf_options *sizes;       /* options of an RL step with the sizes of a run; NULL: another job */
   rf_plan *plan, *prefill; /* prefill: NULL unless the job generates */
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;

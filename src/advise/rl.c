@@ -3,6 +3,7 @@
 #include "advise/jobs.h"
 
 #include "advise/rl_shape.h"
+#include "base/text.h"
 #include "rl/plans.h"
 
 #include <math.h>
@@ -112,8 +113,9 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, const rl_bytes bytes
                    "host_bytes", (json_int_t)host);
 }
 
-static void put_rl(rafter_plan *p, bool reference) {
-  fprintf(p->extra_text, "\nRL step   %s\n          %s\n",
+static void put_rl(rafter_plan *p, int64_t slots, bool reference) {
+  fprintf(p->extra_text, "\nRL step   %lld answer%s sampled at once\n          %s\n          %s\n",
+          (long long)slots, rf_plural(slots),
           !reference ? "no reference model is needed (beta is 0), so one copy of the weights is enough"
           : p->settings.model.lora.rank
               ? "all phases share one copy of the base weights; only the adapters belong to the policy"
@@ -282,8 +284,7 @@ static rf_status plan_guests(rl_step *s, rf_error *error) {
 static rf_status resolve(rl_step *s, rf_error *error) {
   rafter_plan *p = s->p;
   rf_build_options *b = &p->settings.plan.build;
-  const int64_t slots =
-      rf_options_given(s->o, "batch") ? rf_options_int(s->o, "batch") : b->microbatch * b->accumulate;
+  const int64_t slots = rf_options_int(s->o, "batch");
   RF_TRY(rf_job_lengths_resolve(p, s->o, &s->l, error));
   RF_TRY(rf_rl_shape_of(s->o, slots, &s->shape, error));
   RF_TRY(rf_rl_shape_policy(s->o, &s->shape, &p->settings, error));
@@ -294,7 +295,6 @@ static rf_status resolve(rl_step *s, rf_error *error) {
   if (!s->roll) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   RF_TRY(rf_settings_resolve(s->o, "generate", &s->roll->settings, error));
   s->roll->settings.plan.build.seq = b->seq;
-  if (p->settings.batch_for) s->roll->settings.plan.build.microbatch = slots;
   return RAFTER_OK;
 }
 
@@ -331,7 +331,7 @@ rf_status rf_job_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   double sequences = (double)s.prompts * s.l.samples, seconds = seconds_of(list);
   json_t *phases = phases_json(list), *memory = rl_memory(p, list, bytes, phases);
   sum_rl(p, list, sequences, &bytes);
-  put_rl(p, has_reference(&s));
+  put_rl(p, s.roll->settings.plan.build.microbatch, has_reference(&s));
   rf_job_set_prompts(p, &s.l, s.prompts);
   json_object_set_new(p->extra, "memory", memory);
   json_object_set_new(p->extra, "rollout", rf_job_rollout_json(p, &s.l, &s.served, s.prompts));

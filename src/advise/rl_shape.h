@@ -17,6 +17,10 @@ typedef struct rf_rl_shape {
   double reward_seconds; /* expected wait for rewards in a step */
 } rf_rl_shape;
 
+/* Sets options for the sizes that the user left open: --batch, the number of answers sampled at
+ * once, and --microbatch. `copies` (rf_mesh_copies) must divide both. A search with --fit finds the
+ * microbatch itself. `rafter plan` trains a given --batch as one microbatch. */
+rf_status rf_rl_sizes_set(rf_options *options, int64_t copies, rf_error *error);
 /* Reads the shape. The default number of prompts follows from `slots`, the number of answers that
  * are sampled at once. RAFTER_INVALID: the error names the option. */
 rf_status rf_rl_shape_of(const rf_options *options, int64_t slots, rf_rl_shape *shape, rf_error *error);

@@ -189,7 +189,8 @@ static const rf_option PLAN[] = {
     RF_NUMBER(
         "batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
         "sequences in a training step, or answers generated at once\nA default is raised to a multiple of "
-        "the chips that share it, --microbatch or --accumulate."),
+        "the chips that share it, --microbatch or --accumulate. --job rl without --batch samples all "
+        "answers of a step at once, but at most 64, and trains microbatches of 8, like `rafter rl`."),
     RF_CHOICE("loss", RF_LOSS_NAMES "|" RF_RL_LOSS_NAMES, NULL, "Training",
               "loss of --job train (nll, or one of preferences) or of --job rl; unset: nll, or grpo"),
     RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Training",

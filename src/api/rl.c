@@ -32,14 +32,10 @@ static rf_status set_int(rf_options *o, const char *name, int64_t value, rf_erro
 }
 
 /* Sets options for the sizes that the user left open, so that run.json records the sizes. */
-static rf_status choose_sizes(rf_options *o, rf_error *error) {
-  enum { AT_ONCE = 64, MICROBATCH = 8 };
-  int64_t answers = rf_options_int(o, "prompts") * rf_options_int(o, "samples");
-  if (!rf_options_given(o, "batch"))
-    RF_TRY(set_int(o, "batch", answers < AT_ONCE ? answers : AT_ONCE, error));
-  if (rf_options_given(o, "microbatch") || rf_options_given(o, "accumulate")) return RAFTER_OK;
-  int64_t batch = rf_options_int(o, "batch");
-  return set_int(o, "microbatch", batch < MICROBATCH ? batch : MICROBATCH, error);
+static rf_status choose_sizes(parts *p, rf_error *error) {
+  RF_TRY(rf_settings_resolve(p->options, "generate", &p->roll, error));
+  RF_TRY(rf_rl_sizes_set(p->options, rf_mesh_copies(&p->roll.plan.build.mesh), error));
+  return rf_settings_resolve(p->options, "generate", &p->roll, error);
 }
 
 static void say_line(void *self, const char *line) { rf_note(self, "%s\n", line); }
@@ -242,8 +238,7 @@ static rf_status begin(parts *p, const rf_options *asked, bool *ours, rf_error *
   r->json = rf_options_flag(o, "json");
   if (rf_options_is_set(o, "max-seconds")) r->seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(check(o, error));
-  RF_TRY(choose_sizes(o, error));
-  RF_TRY(rf_settings_resolve(o, "generate", &p->roll, error));
+  RF_TRY(choose_sizes(p, error));
   RF_TRY(open_rewards(p, error));
   RF_TRY(read_prompts(p, error));
   if (!(r->folder = calloc(1, sizeof *r->folder)))

@@ -108,7 +108,7 @@ arena() { ask "$1/metrics.jsonl" 'rows[0]["arena_bytes"]'; }
 
 # The plan is the program: the same options give the same bytes.
 case_plan() {
-  local how
+  local how seq
   for how in "--beta 0.04" "--beta 0" "--loss rloo --batch 5 --microbatch 1" "--batch 7 --microbatch 3" \
     "--dtype bf16 --remat block"; do
     # shellcheck disable=SC2086
@@ -117,6 +117,11 @@ case_plan() {
       holds out "d['memory']['peak_bytes'] == $bytes and d['rl']['seconds'] > 0" "bytes of the plan of $how"
     rm -rf plan
   done
+  # without --batch, the plan chooses the sizes that the run chooses
+  seq=$(ask whole/run.json 'd["options"]["seq"]') bytes=$(arena whole)
+  status 0 "$RAFTER" plan "$TINY" --job rl "${LORA[@]}" --requests 3 --samples 4 --max-tokens 6 \
+    --prompt-tokens 6 --seq "$seq" --dtype f32 --json &&
+    holds out "d['memory']['peak_bytes'] == $bytes" 'bytes of the plan with default sizes'
   # all weights are trained: the reference has a copy of its own
   status 0 "${RL[@]}" --data prompts.jsonl "${RULE[@]}" --steps 2 --out full && says 'its own copy' out &&
     bytes=$(arena full)
