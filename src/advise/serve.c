@@ -264,6 +264,33 @@ static void put_notes(const service *s) {
           out);
 }
 
+/* The mean number of running answers at the rates that are not sustained; 0: all are sustained. */
+static double slots_of_queue(const service *s) {
+  double used = 0;
+  for (int i = 0; i < s->rows; i++)
+    if (s->row[i].served.saturated) used = fmax(used, s->row[i].served.slots_used);
+  return used;
+}
+
+/* True if slots are free while requests wait. At the start and at the end of a simulation, some
+ * slots are free even if slots limit the rate, which `ALL` and the number of requests allow for. */
+static bool prompts_limit(const service *s) {
+  static const double ALL = 0.9;
+  const rf_build_options *b = &s->p->settings.plan.build;
+  const double slots = (double)b->microbatch, used = slots_of_queue(s);
+  return used > 0 && !b->sequences && used < slots * (ALL - slots / (double)s->requests);
+}
+
+static void hint_at_prompts(const service *s) {
+  const bool grows = rf_options_float_or(s->o, "step-growth", 0) > 0;
+  fprintf(s->p->extra_text,
+          "  hint: prompts limit the rate, since only %.1f of %lld slots have answers; %s\n",
+          slots_of_queue(s), (long long)s->p->settings.plan.build.microbatch,
+          s->prefill_on ? "--prefill-on needs more chips"
+          : grows       ? "raise --step-growth or --prefill-chunk, or add chips"
+                        : "raise --prefill-chunk, or add chips");
+}
+
 /* Suggests --fit if the default number of slots is too small for the requests, or leaves most of
  * the memory free. */
 static void hint_at_fit(const service *s) {
@@ -294,7 +321,8 @@ static void put_serving(const service *s) {
     fprintf(out,
             "  tokens of running answers fill %.0f %% of the KV cache, averaged over the time of all steps\n",
             100 * s->best.served.kv_live);
-  hint_at_fit(s);
+  if (prompts_limit(s)) hint_at_prompts(s);
+  else hint_at_fit(s);
   if (s->prefill_on)
     fprintf(out,
             "  prefill on %s: sending the cache of a prompt (%s) takes %s at %s; the time to the "

@@ -85,16 +85,25 @@ static double added(rf_budget *b, int64_t rows, double alone) {
   return more > 0 ? more : 0;
 }
 
-/* Halves `most` until the pass is short enough. Results are multiples of RF_BUDGET_ROWS. */
+/* Halves `most` until the pass is short enough, then bisects up to the last number that was too
+ * large. Results below `most` are multiples of RF_BUDGET_ROWS. */
 int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
+  enum { UNIT = RF_BUDGET_ROWS };
   b->length = length;
-  if (!b->parts || most <= RF_BUDGET_ROWS) return most;
+  if (!b->parts || most <= UNIT) return most;
   const double alone = rf_pass_price(b->decode, b->part, b->parts, NULL),
                room = (b->growth - 1) * alone * ratio_of(b->answers, b->parts);
-  int64_t rows = most;
-  while (rows > RF_BUDGET_ROWS && added(b, rows, alone) * ratio_of(b->rows, rows) > room)
-    rows = rows / 2 / RF_BUDGET_ROWS * RF_BUDGET_ROWS;
-  return rows > RF_BUDGET_ROWS ? rows : RF_BUDGET_ROWS;
+  int64_t rows = most, over = most;
+  while (rows > UNIT && added(b, rows, alone) * ratio_of(b->rows, rows) > room) {
+    over = rows;
+    rows = rows / 2 / UNIT * UNIT;
+  }
+  if (rows < UNIT) rows = UNIT;
+  while (over - rows > UNIT) {
+    const int64_t half = (over - rows) / 2 / UNIT * UNIT, next = rows + (half > UNIT ? half : UNIT);
+    *(added(b, next, alone) * ratio_of(b->rows, next) > room ? &over : &rows) = next;
+  }
+  return rows;
 }
 
 rf_budget_pass rf_budget_expect(rf_budget *b, int64_t rows) {

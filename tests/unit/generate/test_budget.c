@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 
 #include "generate/budget.h"
@@ -39,7 +40,8 @@ static void test_rows(void **state) {
   const rf_extent answer = {1, 300};
   double alone = rf_plan_pass_seconds(decode, &answer, 1);
   int64_t before = 0;
-  for (double growth = 1; growth < 1e4; growth *= 1.5) {
+  for (double over = 0; over < 1e4; over = fmax(1.2 * over, 1e-4)) {
+    const double growth = 1 + over;
     assert_int_equal(rf_budget_open(prefill, decode, growth, SLOTS, &budget, &error), RAFTER_OK);
     assert_int_equal(rf_budget_rows(budget, CHUNK, 0), CHUNK); /* no answer waits */
     rf_budget_begin(budget);
@@ -49,6 +51,9 @@ static void test_rows(void **state) {
     const rf_extent part[] = {answer, {rows, 64 + rows}};
     double seconds = rf_plan_pass_seconds(prefill, part, 2);
     assert_true(rows == RF_BUDGET_ROWS || seconds <= growth * alone * (1 + 1e-9));
+    const int64_t more = rows + RF_BUDGET_ROWS; /* one unit more would take too long */
+    const rf_extent longer[] = {answer, {more, 64 + more}};
+    assert_true(more >= CHUNK - 1 || rf_plan_pass_seconds(prefill, longer, 2) > growth * alone * (1 - 1e-9));
     assert_int_equal(rf_budget_rows(budget, 5, 64), 5);
     before = rows;
     rf_budget_close(budget);
