@@ -290,10 +290,12 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
   snprintf(text, sizeof text,
            "published %s tokens per second per chip, planned %s: the run reaches %.0f %% of the plan",
            rf_text_count(rate, a_chip), rf_text_count(planned, b_chip), 100 * rate / planned);
-  snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s",
+  const bool eight = !strcmp(row.text[PRECISION], "fp8") || !strcmp(row.text[PRECISION], "int8");
+  snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s%s%.8s",
            (long long)json_integer_value(json_object_get(settings, "batch")),
            json_string_value(json_object_get(settings, "remat")),
-           json_string_value(json_object_get(settings, "dtype")));
+           json_string_value(json_object_get(settings, "dtype")), eight ? ", matmul " : "",
+           eight ? row.text[PRECISION] : "");
   rf_say(sink, "%s: %s, %s on %s chip%s of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
          row.text[MODEL], row.text[CHIPS], rf_plural((int64_t)chips), row.text[MACHINE], row.text[SEQ],
          row.text[PUBLISHED], row.text[SOURCE]);

@@ -259,7 +259,7 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[240], mesh[160];
   if (!report->found) return;
-  fprintf(out, "\nfrontier (settings that no other setting beats in both memory and time; %d were tried)\n",
+  fprintf(out, "\nfrontier (none of the %d settings tried beats these in both memory and time)\n",
           report->found->tried);
   for (int i = 0; i < report->found->rows; i++) {
     const rf_fit_row *r = &report->found->row[i];
@@ -394,9 +394,12 @@ static void put_largest_batch(FILE *out, const rf_report_plan *report) {
   const double per = json_number_value(json_object_get(l, "bytes_per_sequence"));
   const char *remat = json_string_value(json_object_get(l, "remat"));
   if (per > 0) snprintf(each, sizeof each, ", %s for each sequence", rf_text_bytes(per, a));
+  const char *with = !remat                              ? ""
+                     : rf_mesh_chips(&o->build.mesh) > 1 ? " with this mesh and remat "
+                                                         : " with remat ";
   if (batch > 0)
     fprintf(out, "largest   batch %lld%s%s%s: %s of %s%s\n", (long long)batch,
-            remat && !report->whole ? " at once" : "", remat ? " with remat " : "", remat ? remat : "",
+            remat && !report->whole ? " at once" : "", with, remat ? remat : "",
             rf_text_bytes(json_number_value(json_object_get(l, "peak_bytes")), a),
             rf_text_bytes(json_number_value(json_object_get(l, "room_bytes")), b), each);
   else

@@ -116,8 +116,13 @@ static json_t *memory_json(const rf_diagnosis *d) {
                *measured = json_object_get(entry, "measured"), *start = json_object_get(entry, "start"),
                *arena = json_object_get(measured ? measured : start, "arena_bytes"),
                *outside = json_object_get(start, "outside_arena_bytes");
-  json_t *json = json_pack("{sO sO}", "predicted_bytes", json_object_get(plan, "peak_bytes"), "limit_bytes",
-                           json_object_get(plan, "capacity_bytes"));
+  json_t *json = json_pack("{sO sO}", "predicted_bytes", json_object_get(plan, "peak_bytes"),
+                           "capacity_bytes", json_object_get(plan, "capacity_bytes"));
+  /* the limit of the plan: without the reserve of the machine and the margin of --fit */
+  if (json)
+    json_object_set_new(json, "limit_bytes",
+                        json_integer(json_integer_value(json_object_get(plan, "peak_bytes")) +
+                                     json_integer_value(json_object_get(plan, "headroom_bytes"))));
   if (!outside) outside = json_object_get(measured, "outside_arena_bytes");
   const json_t *total = json_object_get(outside, "total");
   if (json && json_is_integer(arena) && !is_compiled(d))

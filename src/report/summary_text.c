@@ -96,8 +96,8 @@ static void print_memory(FILE *out, const json_t *memory) {
     fprintf(out, "memory   predicted %.0f bytes, allocated %.0f bytes",
             rf_json_number_at(memory, "predicted_bytes"), rf_json_number_at(memory, "measured_bytes"));
   else fprintf(out, "memory   predicted %.0f bytes", rf_json_number_at(memory, "predicted_bytes"));
-  if (rf_json_number_at(memory, "limit_bytes") > 0)
-    fprintf(out, " of the machine's %s", rf_text_bytes(rf_json_number_at(memory, "limit_bytes"), a));
+  if (rf_json_number_at(memory, "capacity_bytes") > 0)
+    fprintf(out, " of the machine's %s", rf_text_bytes(rf_json_number_at(memory, "capacity_bytes"), a));
   if (json_object_get(memory, "outside_bytes"))
     fprintf(out, "; outside the arena %s", rf_text_bytes(rf_json_number_at(memory, "outside_bytes"), a));
   fputc('\n', out);

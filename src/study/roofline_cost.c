@@ -12,7 +12,7 @@ static rf_status per_token(rf_question *q, double *matmuls, double *attention, r
   double heads = rf_asked(q, "heads") || q->has_model ? rf_value(q, "heads") : NAN,
          dim = rf_asked(q, "head-dim") || q->has_model ? rf_value(q, "head-dim") : NAN;
   bool forward = rf_flag(q, "forward"), causal = !rf_flag(q, "non-causal"),
-       with_attention = rf_asked(q, "seq");
+       with_attention = rf_options_given(q->o, "seq"); /* rf_asked would note the default as used */
   *attention = 0;
   if (isnan(parameters)) return rf_need(q, "parameters", &parameters, error);
   *matmuls = (forward ? 2 : 6) * parameters;

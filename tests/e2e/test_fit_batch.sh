@@ -108,6 +108,13 @@ case_steps() {
   largest "uva --on a5000 --batch 64 --seq 512 --accumulate 4" memory
   largest "llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048" memory
   largest "gemma3-1b --on tpu-v5e --job rl --lora rank=16 --max-tokens 128 --prompt-tokens 128"
+  # Another mesh may have a larger batch than the fastest one, on the same chips.
+  largest "gemma3-12b --on tpu-v5e:8 --lora rank=16 --seq 2048" memory
+  status 0 "$RAFTER" plan gemma3-12b --on tpu-v5e:8 --lora rank=16 --seq 2048 --fit && {
+    says '^largest +batch 16 at once with this mesh and remat block: ' out
+    says '^  mesh=fsdp=8 +batch 72 ' out
+    says '^frontier .none of the [0-9]+ settings tried beats these in both memory and time.$' out
+  }
 }
 # If no batch fits, the smallest one is planned. A latency below that of one sequence is an error.
 case_nothing() {

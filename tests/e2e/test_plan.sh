@@ -293,7 +293,8 @@ case_published_runs() {
   refuses 2 'zero: expected 1, got 3' "$RAFTER" plan --compare published:P10 --zero 3
   refuses 2 'mesh: expected data=4,context=2, got data=8' "$RAFTER" plan --compare published:P10 --mesh data=8
   status 0 "$RAFTER" plan --compare published:P7 --mesh fsdp=8 --batch 16
-  status 0 "$RAFTER" plan --compare published:P10 --remat block
+  status 0 "$RAFTER" plan --compare published:P10 --remat block &&
+    says '^planned with .*, bf16, matmul fp8, ' out
   status 0 "$RAFTER" plan --compare published &&
     says '^P14 +UvA tutorial +a5000 +1 +uva +512 +f32 +15604 ' out
   status 0 "$RAFTER" plan --compare published --json && {

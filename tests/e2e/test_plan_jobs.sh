@@ -200,6 +200,14 @@ case_serving() {
     status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 $more
     ! grep -q 'hint:' out || fail "$more needs no hint"
   done
+  # If slots stay free while requests wait, more slots do not help: prompts limit the rate.
+  for more in '' --fit '--batch 32'; do
+    status 0 "$RAFTER" plan gemma3-27b --job serve --weights int8 --on a100-80g --prompt-tokens 4096 \
+      $more && {
+      says 'hint: prompts limit the rate, since only .* of [0-9]+ slots .*--step-growth or --prefill-chunk' out
+      ! grep -q 'as many slots as fit' out || fail "--fit is no remedy with '$more'"
+    }
+  done
   # Past saturation, a row is not a steady state. The rate of the plan is that of decoding.
   status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 && {
     says 'keeps up no: the queue grows, so the row is not a steady state' out
@@ -401,6 +409,16 @@ case_rl() {
   # A default batch is that of all phases.
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --job rl &&
     says '^batch 16 .*; 16 prompts x 1 sample$' out
+  # Without --batch, an RL step has the sizes of `rafter rl`: up to 64 answers at once.
+  local sizes=(llama3.2-1b --on h100-sxm --job rl --lora rank=16 --samples 8)
+  sizes+=(--prompt-tokens 64 --max-tokens 128)
+  status 0 "$RAFTER" plan "${sizes[@]}" --requests 8 && says '^RL step +64 answers sampled at once$' out &&
+    grep -E '^(time|memory|  phase)' out >default
+  status 0 "$RAFTER" plan "${sizes[@]}" --requests 8 --batch 64 --microbatch 8 &&
+    grep -E '^(time|memory|  phase)' out >given && same default given 'default sizes of an RL step'
+  status 0 "$RAFTER" plan "${sizes[@]}" --requests 16 --accumulate 16 && says '^RL step +64 answers' out
+  status 0 "$RAFTER" plan "${sizes[@]}" --requests 3 && says '^RL step +24 answers' out
+  status 0 "$RAFTER" plan "${sizes[@]}" --microbatch 4 --accumulate 2 && says '^RL step +8 answers' out
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json &&
     {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
@@ -431,6 +449,12 @@ case_report() {
       grep -qE "$part" page.html || fail "the page has no $part"
     done
   }
+  # The page and the table have the same limit of memory: without the reserve of the machine.
+  status 0 "$RAFTER" plan gpt2 --on h100-sxm --report page.html && says '^memory .* of 79.1 GiB: fits$' out &&
+    python3 -c 'import re, sys
+found = re.findall(r"\"limit_bytes\":(\d+)", open("page.html").read())
+sys.exit({f"{int(n) / 2**30:.1f}" for n in found} != {"79.1"})' ||
+    fail 'the page has another limit of memory than the table'
   status 0 "$RAFTER" plan gpt2 --on tpu-v5e --batch 4 --report page.html --json &&
     holds out '"tensors" not in d and d["fits"]' '--json has only what was asked'
   refuses 2 'report and --sweep cannot be combined' "$RAFTER" plan gpt2 --sweep batch=1,2 --report page.html

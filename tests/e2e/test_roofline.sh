@@ -82,6 +82,10 @@ status 0 "$RAFTER" roofline cost --model gpt2 --tokens 1M --on h100-sxm --json &
   holds out "d['flops'] == 6e6 * (12 * 12 * 768 ** 2 + 50257 * 768)" 'a tied table counts once'
 status 0 "$RAFTER" roofline cost --model llama3-8b --parameters 8e9 --tokens 1M --on h100-sxm --json &&
   holds out "d['flops'] == 6e6 * 8e9" 'given parameters count as they are'
+# Without --seq, the cost has no attention, so it has no default length.
+status 0 "$RAFTER" roofline cost --model llama3-8b --tokens 1M --on h100-sxm &&
+  says 'without the FLOPs of attention' out &&
+  { ! grep -q 'default sizes' out || fail 'a size that is not used is called a default'; }
 # GPUs are nodes x chips per node, as Slurm, torchrun and NCCL count.
 status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:2x8 --json && cp out two_of_eight &&
   status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:16 --json &&

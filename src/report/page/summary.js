@@ -38,7 +38,7 @@
         ],
         rows, {
           caption:
-              'The limit of time is the roofline, op by op: FLOPs at the machine\'s highest rate, or bytes at its highest measured bandwidth for that size, whichever takes longer. The limit of memory is the machine\'s memory.'
+              'The limit of time is the roofline, op by op: FLOPs at the machine\'s highest rate, or bytes at its highest measured bandwidth for that size, whichever takes longer. The limit of memory is that of the plan: the machine\'s memory without its reserve and without the margin of --fit.'
         });
   };
 
