@@ -147,6 +147,7 @@ bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
   const rf_diagnosed_pass *pass = d->most < 0 ? NULL : &d->pass[d->most];
   if (pass) {
     if (d->measured) d->others = rf_report_others_part(entry);
+    d->busy = rf_report_was_busy(entry);
     if (pass->trains) d->outliers = read_outliers(entry);
     d->stood = d->outliers.part > STOOD;
     d->last = read_last_step(entry);

@@ -114,6 +114,8 @@ typedef struct rf_diagnosis {
   int passes, most; /* most: the index in `pass` of the pass that the summary describes; -1: none */
   rf_diagnosed_threads threads;
   double others; /* result of rf_report_others_part */
+  /* true: threads waited for a core for more than half of the run, so its times blame no kernel */
+  bool busy;
   rf_outliers outliers;
   rf_last_step last;
   const char *bound; /* name of the bound; NULL: the bound is unknown */
@@ -143,6 +145,7 @@ bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_p
 const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
+bool rf_report_was_busy(const json_t *entry); /* see rf_diagnosis.busy */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
 /* diagnose_change.c: fills `change` and `changes`. With `quiet`, delays by other programs are left
  * out. */

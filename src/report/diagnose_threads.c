@@ -102,3 +102,9 @@ double rf_report_others_part(const json_t *entry) {
   double part = all > 0 ? (rf_json_number_at(others, "delayed_seconds") - outside) / all : 0;
   return part < 0 ? 0 : part > 1 ? 1 : part;
 }
+
+bool rf_report_was_busy(const json_t *entry) {
+  const double half = 0.5;
+  const json_t *others = json_object_get(json_object_get(entry, "measured"), "others");
+  return rf_json_number_at(others, "delayed_seconds") > half * rf_json_number_at(others, "seconds");
+}

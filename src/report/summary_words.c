@@ -69,10 +69,10 @@ static char *planned_sentence(const rf_diagnosed_pass *pass, const char *of) {
 }
 
 /* True if kernels limit the pass: the fastest calls are far from the machine's limit, but near the
- * prediction. */
-static bool kernels_bind(const rf_diagnosed_pass *pass, const rf_sum *kind) {
-  return pass->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
-         kind->fastest < RF_FAR * kind->predicted;
+ * prediction. A guessed limit or a busy machine shows nothing about kernels. */
+static bool kernels_bind(const rf_diagnosed_pass *pass, const rf_sum *kind, bool busy) {
+  return !busy && !pass->guessed && pass->alike && kind->fastest > 0 &&
+         kind->limit / kind->fastest < NEAR_LIMIT && kind->fastest < RF_FAR * kind->predicted;
 }
 
 /* Writes the end of a sentence such as "runs at 50 % of its limit", after its verb. */
@@ -87,7 +87,7 @@ static char *of_limit(const rf_diagnosed_pass *pass, const rf_sum *kind, double 
   return text;
 }
 
-static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
+static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of, bool busy) {
   const rf_sum *bound = &pass->bounds.at[0], *kind = &pass->bound_kind;
   const char *bound_name = pass->bounds.count ? bound->name : "";
   double ratio = pass->predicted > 0 ? pass->seconds / pass->predicted : 1;
@@ -106,7 +106,8 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
   return join("%s is bound by %s: %.0f %% of its %s, mainly in %s (%s), which runs %s%s.%s", of, bound_name,
               pass->seconds > 0 ? 100 * (bound->seconds / pass->seconds) : 0, a, or_empty(kind->name),
               rf_text_seconds(kind->seconds, b), of_limit(pass, kind, kind->seconds, part),
-              kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
+              kernels_bind(pass, kind, busy) ? ": the kernels are the bottleneck, not the machine" : "",
+              times);
 }
 
 /* Returns the sentence about a run that other programs slowed. The run's fastest calls show its own
@@ -176,7 +177,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
   const char *whom = (gap && !slow) || d->taken ? "it" : of;
   char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(pass)
                  : alone != RF_ALONE_UNKNOWN ? held_sentence(pass)
-                 : d->measured               ? measured_sentence(pass, whom)
+                 : d->measured               ? measured_sentence(pass, whom, d->busy)
                                              : planned_sentence(pass, whom),
        *text = NULL;
   const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";

@@ -26,9 +26,11 @@ typedef struct rf_bound_plan {
   rf_whole *whole; /* NULL: one chip */
   rf_program *program;
   rf_measured *measured;
-  int64_t timed;    /* number of executions with measured times; 0: all executions */
-  uint8_t *probe;   /* (ops): rf_probe. */
-  uint8_t *watched; /* for each op: 1 if the program calls before_op and after_op */
+  rf_measured *before; /* the times without those of the step in progress */
+  bool in_step;        /* true from the section BEGIN until the section END has succeeded */
+  int64_t timed;       /* number of executions with measured times; 0: all executions */
+  uint8_t *probe;      /* (ops): rf_probe. */
+  uint8_t *watched;    /* for each op: 1 if the program calls before_op and after_op */
   /* Tensor ids of inputs and outputs. If the host has no arena, `view` points into `copies`. */
   int *io, io_count;
   void **view;
@@ -325,9 +327,10 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   b->run = run;
   b->plan = plan;
   b->measured = calloc(ops, sizeof *b->measured);
+  b->before = calloc(ops, sizeof *b->before);
   b->probe = calloc(ops, 1);
   b->watched = calloc(ops, 1);
-  if (!b->measured || !b->probe || !b->watched) return no_memory(error);
+  if (!b->measured || !b->before || !b->probe || !b->watched) return no_memory(error);
   for (int i = 0; i < plan->graph->op_count; i++) b->probe[i] = (uint8_t)probe_of(&plan->graph->op[i]);
   RF_TRY(list_by_op(plan, true, &b->fresh_at, &b->fresh, error));
   RF_TRY(list_by_op(plan, false, &b->dead_at, &b->dead, error));
@@ -483,6 +486,7 @@ void rf_run_close(rf_run *run) {
     rf_bound_plan *b = &run->bound[i];
     if (b->program) b->program->release(b->program);
     free(b->measured);
+    free(b->before);
     free(b->probe);
     free(b->watched);
     free(b->io);
@@ -647,13 +651,29 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
   return RAFTER_OK;
 }
 
+/* Takes the times of a step that did not end out of the measured times. */
+static void forget_unfinished(rf_bound_plan *b) {
+  if (b->in_step) memcpy(b->measured, b->before, (size_t)b->plan->graph->op_count * sizeof *b->measured);
+  b->in_step = false;
+}
+
+/* A device without a host arena is skipped, because its profiler adds the times of whole steps. */
+static void begin_step(rf_bound_plan *b) {
+  forget_unfinished(b);
+  if (!b->run->memory->host) return;
+  memcpy(b->before, b->measured, (size_t)b->plan->graph->op_count * sizeof *b->measured);
+  b->in_step = true;
+}
+
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error) {
   rf_program *program = run->bound[plan].program;
   run->bound[plan].sections++;
   if (!program) return RAFTER_OK;
   enter(run, plan);
+  if (section == RF_SECTION_BEGIN) begin_step(&run->bound[plan]);
   RF_TRY(program->run(program, section, inputs, error));
+  if (section == RF_SECTION_END) run->bound[plan].in_step = false;
   /* The end of a step waits for the device, because the device's time and errors belong to this
    * step. */
   if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;
@@ -695,12 +715,16 @@ int64_t rf_run_others(const rf_run *run, int first, int count) {
   return sum;
 }
 
-const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
+const rf_measured *rf_run_measured(const rf_run *run, int plan) {
+  forget_unfinished(&run->bound[plan]);
+  return run->bound[plan].measured;
+}
 
 int64_t rf_run_timed(const rf_run *run, int plan) { return run->bound[plan].timed; }
 
 void rf_run_measured_reset(rf_run *run) {
   for (int i = 0; i < run->count; i++) {
+    forget_unfinished(&run->bound[i]);
     memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
     run->bound[i].timed = 0;
   }

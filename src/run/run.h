@@ -136,7 +136,7 @@ rf_status rf_run_finish(rf_run *run, int plan, const rf_tensor *unread, rf_error
 int64_t rf_run_others(const rf_run *run, int first, int count);
 void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
-/* Returns the measured time of each op since the last reset. The array has op_count entries. */
+/* The measured time of each op since the last reset, in steps that ended; op_count entries. */
 const rf_measured *rf_run_measured(const rf_run *run, int plan);
 /* Number of steps or forward passes to which these times belong. 0: all of them since the last
  * reset. For a compiled program, only steps that are traced have times of ops. */

@@ -109,4 +109,24 @@ case_train() {
   cat cut/checkpoint-*/state.json >state.json
   holds state.json 'd["rows"] == 2 * d["step"] == d["data"][0]["drawn"]'
 }
+
+# The table of a stopped run has the times of whole steps. A signal comes within a step, because a step
+# takes much longer than the rest.
+case_train_times() {
+  local shape=${SLOW/layers=400/layers=8}
+  "$RAFTER" train "${shape/seq=512/seq=128}" "${REFERENCE[@]}" --batch 2 --accumulate 2 --data book.txt \
+    --val-every 0 --steps 1000 --out cut >log 2>&1 &
+    pid=$!
+  for _ in $(seq 800); do grep -q '"step":2' cut/metrics.jsonl 2>/dev/null && break; sleep 0.05; done
+  ends TERM 130 train
+  python3 - <<'PY' || fail 'the report counts ops of the interrupted step'
+import json
+plan, report = (json.load(open(f"cut/{name}.json")) for name in ("plan", "report"))
+walk, = report["walks"]
+wrong = [op for op in walk["ops"] if op["calls"] != walk["count"] * plan["ops"][op["id"]]["calls"]]
+assert walk["ops"] and not wrong, (walk["count"], wrong[:3])
+inside = sum(op["calls"] * op["seconds"] for op in walk["ops"])
+assert inside <= walk["seconds"], (inside, walk["seconds"])
+PY
+}
 cases "$@"
