@@ -51,9 +51,9 @@ rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan,
                                rf_error *error);
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 /* Writes a model as a GGUF file whose matrices have storage type `type`. `shown` is the model's
- * name in the results. */
-rf_status rf_write_gguf(const char *in, const char *shown, const char *out, const char *type, int threads,
-                        const rafter_sink *sink, rf_error *error);
+ * name in the results. `name` is its name in the file; NULL: the name of `in`. */
+rf_status rf_write_gguf(const char *in, const char *shown, const char *name, const char *out,
+                        const char *type, int threads, const rafter_sink *sink, rf_error *error);
 /* Prints the name, type and shape of one tensor. Also appends these values to `list` as an
  * object. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,

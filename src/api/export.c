@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/partial.h"
 #include "base/text.h"
+#include "formats/quant.h"
 #include "model/adapter.h"
 #include "text/tokenizer.h"
 #include "model/weights.h"
@@ -230,6 +231,34 @@ static rf_status check_space(const export *e, const char *out, int64_t copies, r
                  out, rf_text_bytes((double)bytes, need), rf_text_bytes(room, have));
 }
 
+/* The storage type of most weights of MODEL. NULL: MODEL is not quantized. */
+static const rf_quant_type *quantized_as(const export *e) {
+  enum { NUMBERS = 256 };
+  int64_t values[NUMBERS] = {0};
+  int most = 0;
+  rf_weight_types *types = malloc(sizeof *types);
+  if (types && rf_weight_types_read(e->from, &e->model, RF_WEIGHTS_FILE, types, NULL) == RAFTER_OK)
+    for (int p = 0; p < types->count && p < e->params.count; p++)
+      values[types->at[p][0]] += e->params.at[p].count;
+  free(types);
+  for (int n = 1; n < NUMBERS; n++)
+    if (values[n] > values[most]) most = n;
+  const rf_quant_type *type = rf_quant_type_of(most);
+  return type && values[most] && type->values > 1 && type->quantize ? type : NULL;
+}
+
+/* If MODEL is quantized, OUT is larger. Says how to make OUT smaller. */
+static void note_size(const export *e, const char *out) {
+  struct stat info;
+  const rf_quant_type *type = quantized_as(e);
+  double bytes = (double)e->params.total * (double)rf_dtype_bytes(e->form.dtype);
+  if (!type || stat(e->from, &info) || bytes < 1.5 * (double)info.st_size) return;
+  rf_note(e->sink,
+          "notice: the weights of OUT are %s, so OUT has %.1f x the bytes of MODEL, whose weights are %s; "
+          "`rafter quantize %s small.gguf --weights %s` makes it smaller\n",
+          rf_dtype_name(e->form.dtype), bytes / (double)info.st_size, type->name, out, type->name);
+}
+
 static rf_status export_safetensors(export *e, const rf_options *o, const char *out, rf_error *error) {
   double begin = rf_now_seconds();
   char size[32];
@@ -245,6 +274,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   rf_say(e->sink, "%s: %s parameters in %s, %s in %d file%s, %.1f s\n", out,
          rf_text_whole(e->params.total, count), rf_dtype_name(e->form.dtype),
          rf_text_bytes((double)bytes, size), e->files, rf_plural(e->files), seconds);
+  note_size(e, out);
   if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to copy\n", e->from);
   rf_put_json(e->sink,
               json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,
@@ -281,7 +311,7 @@ static rf_status export_merged_gguf(export *e, const rf_options *o, const char *
   RF_TRY(rf_make_sibling_folder(out, part, sizeof part, error));
   rf_status status = fill_model(e, part, error);
   if (status == RAFTER_OK)
-    status = rf_write_gguf(part, e->from, out, type, omp_get_max_threads(), e->sink, error);
+    status = rf_write_gguf(part, e->from, e->model.name, out, type, omp_get_max_threads(), e->sink, error);
   rf_remove_folder(part);
   rf_partial_done_folder(part);
   return status;
@@ -292,8 +322,12 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
   const char *type = rf_options_text_or(o, "dtype", rf_dtype_name(e->form.dtype));
   e->form.dtype = dtype_of(o, e->form.dtype);
-  if (e->merger) return export_merged_gguf(e, o, out, type, error);
-  return rf_write_gguf(e->from, e->from, out, type, omp_get_max_threads(), e->sink, error);
+  rf_dtype dtype = e->form.dtype;
+  if (e->merger) RF_TRY(export_merged_gguf(e, o, out, type, error));
+  else RF_TRY(rf_write_gguf(e->from, e->from, NULL, out, type, omp_get_max_threads(), e->sink, error));
+  e->form.dtype = dtype;
+  note_size(e, out);
+  return RAFTER_OK;
 }
 
 /* Without --format, the name of OUT decides the format. */

@@ -195,8 +195,9 @@ static rf_status keep(work *w, int index, rf_error *error) {
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static rf_status mark_file(rf_gguf_meta *meta, const char *type, rf_error *error) {
+static rf_status mark_file(rf_gguf_meta *meta, const char *type, const char *name, rf_error *error) {
   bool done = rf_gguf_set_int(meta, "general.quantization_version", RF_GGUF_U32, 2);
+  if (name) done = done && rf_gguf_set_text(meta, "general.name", name);
   for (size_t i = 0; i < sizeof FILE_TYPES / sizeof *FILE_TYPES; ++i)
     if (strcmp(FILE_TYPES[i].type, type) == 0)
       done = done && rf_gguf_set_int(meta, "general.file_type", RF_GGUF_U32, FILE_TYPES[i].number);
@@ -234,8 +235,8 @@ static void report(const work *w, const char *in, const char *out, double wrong,
                                  "error", relative, "seconds", seconds, "tensors", tensors));
 }
 
-rf_status rf_write_gguf(const char *in, const char *shown, const char *out, const char *type, int threads,
-                        const rafter_sink *sink, rf_error *error) {
+rf_status rf_write_gguf(const char *in, const char *shown, const char *name, const char *out,
+                        const char *type, int threads, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   double begin = rf_now_seconds(), wrong = 0, all = 0;
   if (!rf_text_ends_with(out, ".gguf"))
@@ -256,7 +257,7 @@ rf_status rf_write_gguf(const char *in, const char *shown, const char *out, cons
     goto done;
   }
   RF_GO(choose_types(&w, wanted, error));
-  RF_GO(mark_file(rf_gguf_source_meta(w.source), wanted->name, error));
+  RF_GO(mark_file(rf_gguf_source_meta(w.source), wanted->name, name, error));
   RF_GO(rf_gguf_writer_open(out, rf_gguf_source_meta(w.source), w.out, w.count, &w.writer, error));
   for (int i = 0; i < w.count; ++i) {
     double part_wrong = 0, part_all = 0;
@@ -291,7 +292,7 @@ static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *s
   int threads = (int)rf_options_int_or(o, "threads", omp_get_max_threads());
   char folder[4096];
   RF_TRY(rf_run_weights(in, folder, error));
-  return rf_write_gguf(folder, folder, out, rf_options_text(o, "weights"), threads, sink, error);
+  return rf_write_gguf(folder, folder, NULL, out, rf_options_text(o, "weights"), threads, sink, error);
 }
 
 static const rf_option QUANTIZE[] = {

@@ -3,6 +3,8 @@
 #include "api/run_files.h"
 
 #include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "train/checkpoint.h"
 
 #include <errno.h>
@@ -71,6 +73,142 @@ bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char 
          !memmem(text + at, bytes, key, strlen(key));
 }
 
+/* ---- paths of a resumed run ------------------------------------------------------------------ */
+
+/* The run.json of a resumed run. Its relative paths are relative to `start`. */
+typedef struct earlier {
+  const rf_options *given; /* options of the command line, which take precedence */
+  const char *start;       /* folder in which the run began; NULL: unknown */
+} earlier;
+
+/* Returns true if the text names a file for certain, so that a run without this file cannot go
+ * on. */
+static bool names_file(const char *option, const char *text) {
+  if (!strcmp(option, "data") || !strcmp(option, "eval-data"))
+    return strncmp(text, "random:", strlen("random:")) != 0;
+  if (strcmp(option, "model") != 0) return !strcmp(option, "tokenizer");
+  return !strchr(text, ':') && (strchr(text, '/') || rf_text_ends_with(text, ".gguf"));
+}
+
+static rf_status no_file(const earlier *e, const char *option, const char *text, rf_error *error) {
+  char name[80], hint[256];
+  bool model = !strcmp(option, "model");
+  snprintf(name, sizeof name, "%s%.60s", model ? "" : "--", model ? "MODEL" : option);
+  snprintf(hint, sizeof hint,
+           "the paths of a run are relative to the folder where it began; give %s, or continue in a folder "
+           "where this path exists",
+           name);
+  return RF_FAIL(error, RAFTER_FAILED, hint,
+                 "no file %.300s (%s) in this folder or in %.1000s, where the run began", text, name,
+                 e->start);
+}
+
+static char *path_there(const earlier *e, const char *path, char there[8300]) {
+  snprintf(there, 8300, "%.4000s/%.4000s", e->start, path);
+  return there;
+}
+
+/* Returns true if the path is relative, and exists only in the folder where the run began. */
+static bool is_there_only(const earlier *e, const char *path) {
+  char there[8300];
+  return *path && *path != '/' && access(path, F_OK) && !access(path_there(e, path, there), F_OK);
+}
+
+/* A folder with the name of a preset is a model only if it has a config.json. */
+static bool is_preset(const earlier *e, const char *text) {
+  char folder[8300], path[8320];
+  snprintf(path, sizeof path, "%s/config.json", path_there(e, text, folder));
+  return rf_model_preset_source(text) && access(path, F_OK);
+}
+
+/* Appends the path to `now`, as an absolute path if it exists only in the folder where the run began.
+ * `weight`: in data, a weight follows the path. */
+static rf_status add_path(const earlier *e, const char *option, const char *path, const char *weight,
+                          char *now, size_t size, rf_error *error) {
+  char there[8300];
+  bool only = is_there_only(e, path) && (strcmp(option, "model") != 0 || !is_preset(e, path));
+  if (!only && *path && *path != '/' && access(path, F_OK) && names_file(option, path))
+    return no_file(e, option, path, error);
+  rf_text_append(now, size, "%s%s", only ? path_there(e, path, there) : path, weight);
+  return RAFTER_OK;
+}
+
+/* Sets `now` to the text with the paths of this folder. In data, a text may have several files, and
+ * a weight may follow a file (a.txt:3,b.txt:1). */
+static rf_status text_now(const earlier *e, const char *option, const char *text, char *now, size_t size,
+                          rf_error *error) {
+  bool data = !strcmp(option, "data") && access(text, F_OK) && !is_there_only(e, text);
+  char *copy = strdup(text), *rest = copy;
+  rf_status status = copy ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  *now = 0;
+  for (const char *separator = ""; rest && status == RAFTER_OK; separator = ",") {
+    char *part = data ? strsep(&rest, ",") : rest, weight[64] = "", *colon = strrchr(part, ':');
+    if (!data) rest = NULL;
+    if (data && colon && colon[1] && strspn(colon + 1, "0123456789.eE+-") == strlen(colon + 1)) {
+      snprintf(weight, sizeof weight, "%s", colon);
+      *colon = 0;
+    }
+    rf_text_append(now, size, "%s", separator);
+    status = add_path(e, option, part, weight, now, size, error);
+  }
+  free(copy);
+  return status;
+}
+
+/* Replaces the relative paths in the value of an option. */
+static rf_status value_now(const earlier *e, const char *option, json_t *options, rf_error *error) {
+  enum { SIZE = 1 << 16 };
+  json_t *value = json_object_get(options, option), *item;
+  rf_status status = RAFTER_OK;
+  size_t i;
+  char *now = malloc(SIZE);
+  if (!now) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (json_is_string(value)) {
+    status = text_now(e, option, json_string_value(value), now, SIZE, error);
+    if (status == RAFTER_OK) json_object_set_new(options, option, json_string(now));
+  } else
+    json_array_foreach (value, i, item) {
+      if (!json_is_string(item)) continue;
+      status = text_now(e, option, json_string_value(item), now, SIZE, error);
+      if (status != RAFTER_OK) break;
+      json_array_set_new(value, i, json_string(now));
+    }
+  free(now);
+  return status;
+}
+
+static bool is_path(const rf_option *row) {
+  static const char *const other[] = {"out", "resume", "config"}, *const texts[] = {"data", "template"};
+  for (int i = 0; i < 3; i++)
+    if (!strcmp(row->name, other[i])) return false;
+  for (int i = 0; i < 2; i++)
+    if (!strcmp(row->name, texts[i])) return true;
+  return row->type == RF_OPTION_PATH;
+}
+
+/* A run may continue in another folder than the one in which it began. */
+static rf_status find_paths(const earlier *e, const char *command, json_t *options, rf_error *error) {
+  const rf_option *row[256];
+  int count = rf_command_options(rf_command_named(&RF_ALL_COMMANDS, command), row, 256);
+  for (int i = -1; i < count; i++) {
+    const char *name = i < 0 ? "model" : row[i]->name;
+    bool given = i < 0 ? rf_options_argument(e->given, 0) != NULL : rf_options_given(e->given, name);
+    if (!given && (i < 0 || is_path(row[i]))) RF_TRY(value_now(e, name, options, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status read_earlier(const rf_options *given, const char *command, const char *path,
+                              rf_options *options, rf_error *error) {
+  json_t *json = NULL;
+  RF_TRY(rf_json_read(path, (size_t)1 << 24, &json, error));
+  const earlier e = {given, json_string_value(json_object_get(json, "directory"))};
+  rf_status status = e.start ? find_paths(&e, command, json_object_get(json, "options"), error) : RAFTER_OK;
+  if (status == RAFTER_OK) status = rf_options_read_json(options, json, path, error);
+  json_decref(json);
+  return status;
+}
+
 rf_status rf_job_resumed(const rafter_job *job, const char *command, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -79,7 +217,7 @@ rf_status rf_job_resumed(const rafter_job *job, const char *command, rafter_job 
   rf_run_folder_of_resume(rf_options_text(o, "resume"), run);
   snprintf(path, sizeof path, "%s/run.json", run);
   RF_TRY(rf_options_new(&RF_ALL_COMMANDS, command, &merged->options, error));
-  RF_GO(rf_options_read_file(merged->options, path, error));
+  RF_GO(read_earlier(o, command, path, merged->options, error));
   RF_GO(rf_options_set(merged->options, "out", run, error));
   json_t *given = rf_options_json(o);
   const char *name;

@@ -81,7 +81,8 @@ refuses 2 'alone are written as safetensors only' "$RAFTER" export tuned x.gguf 
 for type in f32 bf16; do
   status 0 "$RAFTER" quantize whole two-$type.gguf --weights $type &&
     status 0 "$RAFTER" export tuned one-$type.gguf --merge --dtype $type --json &&
-    holds out 'd["out"].startswith("one") and ".part" not in str(d)' 'names of a merged GGUF file'
+    holds out 'd["out"].startswith("one") and ".part" not in str(d)' 'names of a merged GGUF file' &&
+    ! grep -aq '[.]part' one-$type.gguf || fail "one-$type.gguf has the name of a temporary folder"
   for file in one two; do
     status 0 "$RAFTER" generate $file-$type.gguf "${ASK[@]}" &&
       ask out 'd["tokens"], d["logprobs"]' >$file.said
@@ -93,6 +94,17 @@ status 0 "$RAFTER" quantize "$BASE" base.gguf --weights f32 &&
   status 0 "$RAFTER" generate again.gguf "${ASK[@]}" && ask out 'd["tokens"]' >got &&
   ask one 'd["tokens"]' >expected &&
   same expected got 'a GGUF base merged'
+status 0 "$RAFTER" export base.gguf third.gguf --adapter peft --merge &&
+  same again.gguf third.gguf 'the same export, a second time'
+grep -q 'quantize' err && fail 'a base that is not quantized gets a notice about its size'
+# A quantized base is merged in f32. A notice says how to make the file smaller.
+status 0 "$RAFTER" quantize "$BASE" small.gguf --weights q4_1 &&
+  for out in grown.gguf grown; do
+    status 0 "$RAFTER" export small.gguf $out --adapter peft --merge &&
+      says "notice: .*f32, so OUT has [0-9.]+ x the bytes.*rafter quantize $out small.gguf" err &&
+      says '[-][-]weights q4_1. makes it smaller' err &&
+      status 0 "$RAFTER" quantize $out again-$out.gguf --weights q4_1
+  done
 [ -z "$(ls -d *.part* 2>/dev/null)" ] || fail "left: $(ls -d *.part*)"
 
 # On a disk without space for the copy in f32, nothing is written. Without the copy, the model fits.

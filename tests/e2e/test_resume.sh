@@ -160,4 +160,36 @@ status 0 "$RAFTER" train --resume base/checkpoint-00000003 --out branch --steps 
   same base/checkpoint-00000006/model.safetensors branch/checkpoint-00000006/model.safetensors 'resume from an older checkpoint gives the same weights'
 find base -type f -exec sha256sum {} + | sort >after.txt
 same before.txt after.txt 'resume with --out changes the old run'
+
+# A run continues from any folder: its relative paths are those of the folder where it began, if they
+# do not exist in the current folder. Runs without this folder in run.json continue as before.
+mkdir -p began/model other && cp base/checkpoint-00000006/{model.safetensors,config.json} began/model &&
+  python3 -c 'import json
+for name, k in (("first", 3), ("second", 7)):
+    rows = [{"tokens": [(i * k + j) % 256 for j in range(40)]} for i in range(60)]
+    open(f"began/{name}.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in rows))'
+(cd began && "$RAFTER" train ./model "${QUICK[@]}" --seq 32 --data first.jsonl:3,second.jsonl \
+  --val-every 0 --steps 2 --out ../ended) >log 2>&1 || fail "no run begins in another folder: $(tail -3 log)"
+for from in began other; do
+  cp -r ended $from-run
+  (cd $from && status 0 "$RAFTER" train --resume ../$from-run --steps 4) || fail "resume in the folder $from"
+done
+same began-run/checkpoint-00000004/model.safetensors other-run/checkpoint-00000004/model.safetensors \
+  'resume from another folder gives the same weights'
+cp -r ended old-run && python3 - <<'PY'
+import json
+run = json.load(open("old-run/run.json")); del run["directory"]; json.dump(run, open("old-run/run.json", "w"))
+PY
+(cd began && status 0 "$RAFTER" train --resume ../old-run --steps 4) ||
+  fail 'resume of a run without its folder'
+# Paths that exist nowhere: the error names the folder to which they are relative.
+mv began gone
+refuses 1 "no file ./model .MODEL. in this folder or in $WORK/began, where the run began" "$RAFTER" \
+  train --resume ended --steps 4 || true
+refuses 1 "no file first.jsonl .--data. in this folder or in $WORK/began" \
+  sh -c 'cd other && exec "$@"' - "$RAFTER" train ../gone/model --resume ../ended --steps 4 &&
+  says '^hint: the paths of a run are relative to the folder where it began; give --data'
+status 0 "$RAFTER" train gone/model --resume ended --data gone/first.jsonl:3,gone/second.jsonl --steps 4 &&
+  same began-run/checkpoint-00000004/model.safetensors ended/checkpoint-00000004/model.safetensors \
+    'resume with given paths gives the same weights'
 finish
