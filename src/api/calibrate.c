@@ -6,6 +6,7 @@
 #include "generate/pace.h"
 #include "machine/tuned.h"
 #include "run/calibrate.h"
+#include "run/delayed.h"
 #include "base/text.h"
 
 #include <omp.h>
@@ -56,11 +57,11 @@ static json_t *summary(const rf_machine *m, const char *path, double seconds) {
   for (int d = 0; d < RF_DTYPES; d++)
     if (m->flops_vectors[d] > 0)
       json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(m->flops_vectors[d]));
-  return json_pack("{ss ss ss si so so sf sf sf so si sf so}", "command", "calibrate", "file", path, "isa",
+  return json_pack("{ss ss ss si so so sf sf sf so si sf sf so}", "command", "calibrate", "file", path, "isa",
                    m->isa, "threads", m->threads, "flops", flops, "flops_vectors", vectors, "read_bps",
                    m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling",
-                   scaling, "curves", m->curve_count, "seconds", seconds, "tuned",
-                   m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
+                   scaling, "curves", m->curve_count, "seconds", seconds, "others_part", m->others_part,
+                   "tuned", m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
 }
 
 static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtype, const char *name,
@@ -149,7 +150,10 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
     tuned_before(path, &tuned);
     options.tuned = &tuned;
   }
+  rf_delays begin = rf_delays_now();
   rf_status status = measure(&options, m, error);
+  /* more threads than cores wait for each other */
+  m->others_part = options.threads <= omp_get_num_procs() ? rf_delays_part(&begin) : 0;
   rf_put_bar(sink, "%s", "");
   if (status == RAFTER_OK && first) status = rf_machine_write(m, path, error);
   if (status == RAFTER_OK && first) {
@@ -171,6 +175,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
     bool lower = options.isa != rf_isa_detect();
     rf_say(sink, "written to %s in %.0f s; `--on %s%s%s` uses these figures\n", path, seconds,
            rf_options_is_set(o, "out") ? path : "local", lower ? " --cpu " : "", lower ? m->isa : "");
+    char busy[200];
+    if (rf_machine_busy_calibration(m, busy)) rf_note(sink, "notice: %s\n", busy);
     rf_put_json(sink, summary(m, path, seconds));
   }
   free(m);

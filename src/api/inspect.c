@@ -78,7 +78,8 @@ static rf_status inspect_machine(const char *path, const json_t *content, const 
            m->name, rf_machine_kind_name(m->kind), m->isa[0] ? ", " : "", m->isa, m->threads,
            rf_text_bytes(m->memory_bytes, a), m->flops[RF_F32] * 1e-9, m->read_bps * 1e-9, m->curve_count,
            m->source_note);
-    if (rf_machine_old_calibration(m, old)) rf_note(sink, "notice: %s\n", old);
+    if (rf_machine_old_calibration(m, old) || rf_machine_busy_calibration(m, old))
+      rf_note(sink, "notice: %s\n", old);
     if (m->tuned.cpu[0]) rf_say_tuned(sink, &m->tuned);
     else rf_say(sink, "no block sizes were tuned: `rafter calibrate --tune` tunes them\n");
     json_object_set_new(json, "kind", json_string("machine"));

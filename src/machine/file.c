@@ -175,6 +175,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
   RF_GO(rf_machine_number(object, "calibration", 0, 1e6, &calibration, where, error));
   machine->calibration = (int)calibration;
+  RF_GO(rf_machine_number(object, "others_part", 0, 1, &machine->others_part, where, error));
   machine->chips = (int)chips;
   machine->threads = (int)threads;
   const rate_place formats[] = {{"tf32", &machine->flops_tf32}, {"f4", &machine->flops_f4}, {NULL, NULL}};
@@ -243,6 +244,17 @@ bool rf_machine_old_calibration(const rf_machine *m, char text[200]) {
   return true;
 }
 
+bool rf_machine_busy_calibration(const rf_machine *m, char text[200]) {
+  static const double BUSY = 0.1; /* daemons of an idle machine take less */
+  text[0] = 0;
+  if (strcmp(m->source, "calibrated") != 0 || !(m->others_part > BUSY)) return false;
+  snprintf(text, 200,
+           "other programs used %.0f %% of the cores while %.63s was calibrated, so its figures are too low; "
+           "calibrate it again, alone",
+           100 * m->others_part, m->name);
+  return true;
+}
+
 static json_t *curve_json(const rf_curve *curve) {
   json_t *points = json_array();
   for (int i = 0; i < curve->count; i++) {
@@ -286,6 +298,8 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
   json_decref(vectors);
   if (root && machine->calibration > 0)
     json_object_set_new(root, "calibration", json_integer(machine->calibration));
+  if (root && machine->others_part > 0)
+    json_object_set_new(root, "others_part", json_real(machine->others_part));
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
   if (root && machine->efficiency_experts > 0)
     json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));

@@ -184,6 +184,7 @@ typedef struct rf_machine {
   /* value of RF_CALIBRATION when the figures were measured; 0: before this version, or not
    * measured */
   int calibration;
+  double others_part; /* part of the cores that other programs took during the calibration, 0 to 1 */
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
@@ -251,6 +252,9 @@ enum { RF_CALIBRATION = 3 };
 /* True if figures of a calibration have another definition than those of RF_CALIBRATION. If so,
  * `text` gets a sentence about this difference, with advice. */
 bool rf_machine_old_calibration(const rf_machine *machine, char text[200]);
+/* True if other programs took so much of the cores that the figures of the calibration are too low.
+ * If so, `text` gets a sentence with advice. */
+bool rf_machine_busy_calibration(const rf_machine *machine, char text[200]);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* Writes a machine file. The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);

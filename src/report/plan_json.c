@@ -104,18 +104,23 @@ static json_t *program_json(const rf_plan *plan) {
                    "working", (json_int_t)m->working);
 }
 
+static const char *confidence_of(const rf_machine *m) {
+  char why[200];
+  return !strcmp(m->source, "detected") || m->guessed || rf_machine_busy_calibration(m, why) ? "low"
+                                                                                             : "normal";
+}
+
 static json_t *time_json(const rf_plan *plan, const rf_step_time *t) {
   double band[2];
   bool wide = rf_plan_band(plan, t->seconds, band);
-  return json_pack("{sf so so ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "seconds_low",
-                   real_or_null(band[0], wide), "seconds_high", real_or_null(band[1], wide), "bound",
-                   BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE], "memory_seconds",
-                   t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
-                   t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden,
-                   "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
-                   "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds",
-                   t->offload, "offload_exposed_seconds", t->offload_exposed, "confidence",
-                   !strcmp(plan->machine.source, "detected") || plan->machine.guessed ? "low" : "normal");
+  return json_pack(
+      "{sf so so ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "seconds_low",
+      real_or_null(band[0], wide), "seconds_high", real_or_null(band[1], wide), "bound", BOUND[t->bound],
+      "compute_seconds", t->by[RF_BOUND_COMPUTE], "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds",
+      t->by[RF_BOUND_NETWORK], "latency_seconds", t->by[RF_BOUND_LATENCY], "network_hidden_seconds",
+      t->network_hidden, "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
+      "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds", t->offload,
+      "offload_exposed_seconds", t->offload_exposed, "confidence", confidence_of(&plan->machine));
 }
 
 static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {

@@ -12,6 +12,20 @@ status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json &
   holds here.json '{"bf16", "q8_0", "q4_0", "q4_k", "touch"} <= {c["kernel"] for c in d["curves"] if c["op"] == "load"}' 'the loading of weights is measured'
   holds here.json 'all({"q8_0", "q4_0", "q4_k", "q6_k"} <= {c["kernel"] for c in d["curves"] if c["op"] == op} for op in ("matmul_exact", "matmul_fast"))' 'products with packed weights are measured'
 }
+# The part of the cores that other programs took is in the file, and plans say that they took much.
+holds out '0 <= d["others_part"] <= 1' 'calibrate says what other programs took'
+python3 -c 'import json
+d = json.load(open("here.json")) | {"others_part": 0}
+json.dump(d | {"others_part": 0.58}, open("busy.json", "w"))
+json.dump(d, open("here.json", "w"))'
+for command in "plan $TINY --on ./busy.json" 'roofline matmul --on ./busy.json' 'inspect busy.json'; do
+  # shellcheck disable=SC2086
+  status 0 "$RAFTER" $command &&
+    says '^notice: other programs used 58 % of the cores while .* was calibrated.*calibrate it again, alone'
+done
+status 0 "$RAFTER" plan "$TINY" --on ./busy.json --json &&
+  holds out 'd["time"]["confidence"] == "low"' 'a plan with a busy calibration' &&
+  holds out 'any("other programs used 58 %" in a for a in d["assumptions"])' 'its assumptions'
 status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json &&
   holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
 # A calibration of another version is used, with one notice. Before the field, files had no version.

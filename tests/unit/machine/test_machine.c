@@ -317,6 +317,24 @@ static void calibrations_of_another_version_are_recognised(void **state) {
   }
 }
 
+/* A calibration that other programs slowed is recognised, in its file too. */
+static void busy_calibrations_are_recognised(void **state) {
+  (void)state;
+  static rf_machine m;
+  char text[200];
+  assert_int_equal(rf_machine_detect(&m, NULL), RAFTER_OK);
+  for (int percent = 0; percent < 60; percent += 58 / 2) {
+    snprintf(m.source, sizeof m.source, "calibrated");
+    m.others_part = percent / 100.0;
+    assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
+    memset(&m, 0, sizeof m);
+    assert_int_equal(rf_machine_read(path, &m, NULL), RAFTER_OK);
+    assert_true(m.others_part == percent / 100.0);
+    assert_int_equal(rf_machine_busy_calibration(&m, text), percent > 10);
+    if (percent == 58) assert_non_null(strstr(text, "other programs used 58 % of the cores"));
+  }
+}
+
 #define MACHINE \
   "{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10"
 #define TUNED(rows) MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":2,\"rows\":[" rows "]}}"
@@ -453,6 +471,7 @@ int main(void) {
       cmocka_unit_test(every_figure_has_a_source),
       cmocka_unit_test(a_written_machine_reads_back_the_same),
       cmocka_unit_test(calibrations_of_another_version_are_recognised),
+      cmocka_unit_test(busy_calibrations_are_recognised),
       cmocka_unit_test(bad_files_are_refused_with_the_field),
   };
   return cmocka_run_group_tests(tests, make_folder, drop_folder);
