@@ -16,8 +16,8 @@
 #define ROW(NAME) &RF_COMMAND_##NAME,
 static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
 
-/* Names of options in other programs, each with the name of the same option in rafter. A hint
- * prints rafter's name if the command has this option. */
+/* Names of options in other programs, each with the name of the same option in rafter. A name of
+ * one letter is a short form. A hint prints rafter's name if the command has this option. */
 static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
                                       {"n-predict", "max-tokens"},
                                       {"max-new-tokens", "max-tokens"},
@@ -47,6 +47,25 @@ static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
                                       {"pp", "mesh pipeline=N"},
                                       {"pipeline-parallel-size", "mesh pipeline=N"},
                                       {"dp", "mesh data=N"},
+                                      {"do-sample", "temperature"},
+                                      {"repeat-penalty", "repetition-penalty"},
+                                      {"output-dir", "out"},
+                                      {"resume-from-checkpoint", "resume"},
+                                      {"per-device-train-batch-size", "batch"},
+                                      {"gradient-checkpointing", "remat block"},
+                                      {"bf16", "dtype bf16"},
+                                      {"warmup-ratio", "warmup STEPS"},
+                                      {"num-generations", "samples"},
+                                      {"prompts", "requests"},
+                                      {"kv-cache-dtype", "kv-dtype"},
+                                      {"cache-type-k", "kv-dtype"},
+                                      {"quantization", "weights"},
+                                      {"lora-modules", "adapters"},
+                                      {"enable-lora", "adapters"},
+                                      {"api-key", "api-key-file"},
+                                      {"nproc-per-node", "mesh data=N"},
+                                      {"t", "threads"},
+                                      {"c", "seq"},
                                       {"prompt", "text"},
                                       {"weights", "weight-dtype"},
                                       {"out", "output"},
@@ -205,7 +224,8 @@ void rf_note_machine(const rf_options *options, const rafter_sink *sink) {
   if (rf_options_knows(options, "cpu"))
     rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &isa, NULL);
   if (machine && rf_machine_find_at(on, isa, machine, NULL) == RAFTER_OK &&
-      (rf_machine_odd_node(machine, text) || rf_machine_old_calibration(machine, text)))
+      (rf_machine_odd_node(machine, text) || rf_machine_old_calibration(machine, text) ||
+       rf_machine_busy_calibration(machine, text)))
     rf_note(sink, "notice: %s\n", text);
   free(machine);
 }

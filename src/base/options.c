@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 
@@ -452,15 +453,24 @@ static void commands_with(const rf_commands *commands, const char *name, char *t
   if (count > 3) rf_text_append(text, size, " and others");
 }
 
+/* The synonym of a name that the command has. NULL: none. */
+static const rf_synonym *synonym_here(const rf_options *o, const char *name, size_t length) {
+  const rf_synonym *same = NULL;
+  char ours[64];
+  while ((same = rf_synonym_of(o->commands->synonyms, same, name, length))) {
+    snprintf(ours, sizeof ours, "%.*s", (int)strcspn(same->ours, " "), same->ours);
+    if (rf_options_find(o, ours) >= 0) break;
+  }
+  return same;
+}
+
 rf_status rf_options_unknown(const rf_options *o, const char *name, const char *where, rf_error *error) {
   const char *names[256], *command = o->command->name, *nearest = NULL;
   assert(o->count <= 256);
   for (int i = 0; i < o->count; ++i) names[i] = o->row[i]->name;
-  const rf_synonym *same = rf_synonym_of(o->commands->synonyms, NULL, name, strlen(name));
-  char ours[64], hint[256], elsewhere[160] = "";
-  snprintf(ours, sizeof ours, "%s", same ? same->ours : "");
-  ours[strcspn(ours, " ")] = 0;
-  nearest = same && rf_options_find(o, ours) >= 0 ? same->ours : rf_nearest(name, names, o->count);
+  const rf_synonym *same = synonym_here(o, name, strlen(name));
+  char hint[256], elsewhere[160] = "";
+  nearest = same ? same->ours : rf_nearest(name, names, o->count);
   commands_with(o->commands, name, elsewhere, sizeof elsewhere);
   if (*elsewhere)
     snprintf(hint, sizeof hint, "--%s is an option of %s; rafter %s --help-all lists those of %s", name,
@@ -518,11 +528,9 @@ static rf_status unknown_short(const rf_options *o, const char *text, const rf_s
                                rf_error *error) {
   char lacks[80] = "", hint[300] = "";
   int count = 0;
-  const rf_synonym *same =
-      form && form->name ? rf_synonym_of(o->commands->synonyms, NULL, form->name + 2, strlen(form->name + 2))
-                         : NULL;
-  if (same && rf_options_find(o, same->ours) >= 0)
-    rf_text_append(hint, sizeof hint, "did you mean --%s? ", same->ours);
+  const char *name = form && form->name ? form->name + 2 : text + 1;
+  const rf_synonym *same = synonym_here(o, name, strlen(name));
+  if (same) rf_text_append(hint, sizeof hint, "did you mean --%s? ", same->ours);
   rf_text_append(hint, sizeof hint, "short forms here: ");
   for (const rf_short_form *f = o->commands->short_forms; f && f->letter; f++)
     if (f->name ? rf_options_find(o, f->name + 2) >= 0 : strstr(o->command->arguments, "MODEL") != NULL)
@@ -559,6 +567,17 @@ static rf_status take_short(rf_options *o, int argc, char *const *argv, int *at,
   return check_utf8("an argument", argv[*at], error);
 }
 
+/* The option for a word that follows MODEL: a text, or the name of a file. NULL: the command reads
+ * neither. */
+static const char *option_for(const rf_options *o, const char *word) {
+  static const char *const order[] = {"input", "data", "prompt", "text", "input", "data"};
+  bool file = !access(word, F_OK) || (strpbrk(word, "./") && !strchr(word, ' '));
+  if (!strstr(o->command->arguments, "MODEL")) return NULL;
+  for (size_t i = file ? 0 : 2; i < sizeof order / sizeof *order; i++)
+    if (rf_options_find(o, order[i]) >= 0) return order[i];
+  return NULL;
+}
+
 rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
@@ -581,7 +600,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   free(seen);
   if (status != RAFTER_OK) return status;
   if (model) rf_options_add_argument(o, model, RF_OPTION_GIVEN); /* MODEL is the last argument of a command */
-  char hint[128];
+  char hint[256];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
   /* A resumed run reads its model from the run's folder. */
   bool continues = rf_options_knows(o, "resume") && rf_options_is_set(o, "resume");
@@ -589,10 +608,14 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   continues = continues || (rf_options_knows(o, "compare") && rf_options_is_set(o, "compare"));
   if (o->argument_count < command->least && !continues)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
-  if (o->argument_count > command->most)
-    return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name,
-                   o->argument[command->most]);
-  return RAFTER_OK;
+  if (o->argument_count <= command->most) return RAFTER_OK;
+  const char *stray = o->argument[command->most - (model && command->most)];
+  const char *option = option_for(o, stray);
+  if (option)
+    snprintf(hint, sizeof hint, "did you mean --%s '%.60s'? usage: rafter %s %s [--option value]", option,
+             stray, command->name, command->arguments);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name,
+                 stray);
 }
 
 /* Sets KEY=VALUE in the shape of the model argument. If KEY has a value already, the new value

@@ -193,7 +193,7 @@ static void put_program(FILE *out, const rf_commands *commands, int width) {
     fprintf(out, "\n%s:\n", group);
     for (int j = i; j < commands->count; ++j)
       if (strcmp(commands->command[j]->group, group) == 0)
-        wrap(out, commands->command[j]->help, fprintf(out, "  %-11s", commands->command[j]->name), 13, width);
+        wrap(out, commands->command[j]->help, fprintf(out, "  %-12s", commands->command[j]->name), 14, width);
   }
   fputs("\nMODEL is a preset (gpt2, llama3-8b, ...), a folder with config.json, a .gguf file, or a shape\n"
         "(gpt:layers=4,width=512,heads=8). `rafter COMMAND --help` prints the common options of a command,\n"

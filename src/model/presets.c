@@ -557,7 +557,21 @@ static bool is_file_name(const char *spec) {
          rf_text_ends_with(spec, ".bin");
 }
 
+/* Reads the folder of a config.json, if `spec` is such a file. */
+static bool folder_of_config(const char *spec, char folder[4096]) {
+  static const char name[] = "config.json";
+  size_t length = spec ? strlen(spec) : 0, before = length - (sizeof name - 1);
+  if (length < sizeof name - 1 || length >= 4096 || strcmp(spec + before, name) || access(spec, R_OK))
+    return false;
+  if (before && spec[before - 1] != '/') return false;
+  snprintf(folder, 4096, "%.*s", before ? (int)before : 1, before ? spec : ".");
+  while (before > 1 && folder[before - 1] == '/') folder[--before] = 0;
+  return true;
+}
+
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
+  char of_config[4096];
+  if (folder_of_config(spec, of_config)) return rf_model_resolve(of_config, model, folder, error);
   if (folder) folder[0] = 0;
   if (!spec || !*spec)
     return RF_FAIL(error, RAFTER_INVALID,

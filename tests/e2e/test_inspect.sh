@@ -125,6 +125,15 @@ for said in "meta-llama/Llama-3.1-8B llama3.1-8b" "meta-llama/Meta-Llama-3-70B-I
 done
 status 0 "$RAFTER" plan -m gpt2-medium --on a5000 --json &&
   holds out 'd["model"]["name"] == "gpt2-medium"' '-m is MODEL'
+# The path of a config.json is its folder.
+for name in llama llama/config.json; do
+  status 0 "$RAFTER" plan "$DATA/goldens/$name" --json &&
+    ask out 'd["digest"], d["model"]["name"]' >"said-${name//\//-}"
+done
+same said-llama said-llama-config.json 'a model by its config.json'
+(cd "$DATA/goldens/llama" && "$RAFTER" plan config.json) >out 2>err ||
+  fail "config.json in its folder: $(cat err)"
+refuses 2 "no model at 'no/config.json'" "$RAFTER" plan no/config.json
 refuses 2 "no model at 'no/where'" "$RAFTER" eval -m no/where perplexity --data x
 refuses 2 '.--prompt and --tokens' "$RAFTER" generate -m gpt2 -p text -n 3 --tokens 1
 refuses 2 '-m needs a value' "$RAFTER" plan -m

@@ -231,6 +231,67 @@ static void mistakes_are_named(void **state) {
   }
 }
 
+/* Options of other programs and words without an option: the error or its hint names our option. */
+static void our_option_is_named(void **state) {
+  (void)state;
+  static const struct {
+    const char *command, *line, *ours;
+  } row[] = {
+      {"generate", "gpt2 --repeat-penalty 1.1", "did you mean --repetition-penalty?"},
+      {"generate", "gpt2 --do_sample true", "did you mean --temperature?"},
+      {"generate", "gpt2 -t 4", "did you mean --threads?"},
+      {"generate", "gpt2 -c 4096", "did you mean --seq?"},
+      {"generate", "gpt2 --kv-cache-dtype fp8", "did you mean --kv-dtype?"},
+      {"generate", "gpt2 --cache-type-k q8_0", "did you mean --kv-dtype?"},
+      {"generate", "gpt2 --quantization int8", "did you mean --weights?"},
+      {"train", "gpt2 --output_dir runs/1", "did you mean --out?"},
+      {"train", "gpt2 --resume-from-checkpoint runs/1", "did you mean --resume?"},
+      {"train", "gpt2 --per_device_train_batch_size 8", "did you mean --batch?"},
+      {"train", "gpt2 --gradient-checkpointing", "did you mean --remat block?"},
+      {"train", "gpt2 --bf16", "did you mean --dtype bf16?"},
+      {"train", "gpt2 --warmup_ratio 0.1", "did you mean --warmup STEPS?"},
+      {"train", "gpt2 --nproc-per-node 2", "did you mean --mesh data=N?"},
+      {"rl", "gpt2 --num-generations 8", "did you mean --samples?"},
+      {"plan", "gpt2 --job rl --prompts 8", "did you mean --requests?"},
+      {"serve", "gpt2 --lora-modules a=b", "did you mean --adapters?"},
+      {"serve", "gpt2 --enable-lora", "did you mean --adapters?"},
+      {"serve", "gpt2 --api-key secret", "did you mean --api-key-file?"},
+      {"generate", "gpt2 Once", "did you mean --prompt 'Once'?"},
+      {"generate", "-m gpt2 Once", "did you mean --prompt 'Once'?"},
+      {"generate", "gpt2 prompts.jsonl", "did you mean --input 'prompts.jsonl'?"},
+      {"score", "gpt2 rows.jsonl", "did you mean --input 'rows.jsonl'?"},
+      {"score", "gpt2 hello", "did you mean --text 'hello'?"},
+      {"tokenize", "gpt2 hello", "did you mean --text 'hello'?"},
+      {"train", "gpt2 data.txt", "did you mean --data 'data.txt'?"},
+      {"rollout", "gpt2 data", "did you mean --input 'data'?"},
+      {"eval", "perplexity gpt2 book.txt", "did you mean --data 'book.txt'?"},
+      {"plan", "gpt2 h100", "rafter plan MODEL [--option value]"},
+      {"export", "gpt2 out third", "rafter export MODEL OUT [--option value]"},
+  };
+  for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
+    rf_options *o;
+    rf_error error = {0};
+    rf_status status = parse(row[i].command, row[i].line, &o, &error);
+    bool named = strstr(error.message, row[i].ours) || strstr(error.hint, row[i].ours);
+    if (status != RAFTER_INVALID || !named)
+      fail_msg("%s %s: status %d, '%s', '%s'", row[i].command, row[i].line, status, error.message,
+               error.hint);
+    rf_options_free(o);
+  }
+}
+
+/* The list of commands has a blank between each name and its text. */
+static void help_has_columns(void **state) {
+  (void)state;
+  char *text = rf_options_help(&RF_ALL_COMMANDS, NULL, false, 100), line[80];
+  assert_non_null(text);
+  for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
+    snprintf(line, sizeof line, "\n  %s ", RF_ALL_COMMANDS.command[c]->name);
+    if (!strstr(text, line)) fail_msg("no blank after '%s'", line + 1);
+  }
+  free(text);
+}
+
 static void units_are_read(void **state) {
   (void)state;
   int64_t n;
@@ -415,6 +476,8 @@ int main(void) {
       cmocka_unit_test(examples_are_understood),
       cmocka_unit_test(values_are_read),
       cmocka_unit_test(mistakes_are_named),
+      cmocka_unit_test(our_option_is_named),
+      cmocka_unit_test(help_has_columns),
       cmocka_unit_test(units_are_read),
       cmocka_unit_test(a_file_is_weaker_than_what_is_typed),
       cmocka_unit_test(help_shows_the_common_rows_and_help_all_every_row),
