@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "train/checkpoint.h"
+#include "train/source.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -82,12 +83,11 @@ typedef struct earlier {
 } earlier;
 
 /* Returns true if the text names a file for certain, so that a run without this file cannot go
- * on. */
+ * on. A run's folder has a copy of the tokenizer. */
 static bool names_file(const char *option, const char *text) {
-  if (!strcmp(option, "data") || !strcmp(option, "eval-data"))
-    return strncmp(text, "random:", strlen("random:")) != 0;
-  if (strcmp(option, "model") != 0) return !strcmp(option, "tokenizer");
-  return !strchr(text, ':') && (strchr(text, '/') || rf_text_ends_with(text, ".gguf"));
+  if (!strcmp(option, "data") || !strcmp(option, "eval-data")) return !rf_source_is_random(text);
+  return !strcmp(option, "model") && !strchr(text, ':') &&
+         (strchr(text, '/') || rf_text_ends_with(text, ".gguf"));
 }
 
 static rf_status no_file(const earlier *e, const char *option, const char *text, rf_error *error) {

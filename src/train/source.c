@@ -329,12 +329,12 @@ static rf_status too_short(const rf_source *source, rf_error *error) {
                  (long long)source->seq + 1, (long long)source->tokens);
 }
 
-static bool is_random(const char *spec) {
+bool rf_source_is_random(const char *spec) {
   return !strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6]);
 }
 
 rf_status rf_source_exists(const char *spec, rf_error *error) {
-  if (is_random(spec) || !access(spec, R_OK)) return RAFTER_OK;
+  if (rf_source_is_random(spec) || !access(spec, R_OK)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", spec,
                  strerror(errno));
 }
@@ -343,7 +343,7 @@ rf_status rf_source_check(const char *spec, const rf_source_options *options, in
                           rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   struct stat file;
-  if (is_random(spec) || rf_text_ends_with(spec, ".shard")) return RAFTER_OK;
+  if (rf_source_is_random(spec) || rf_text_ends_with(spec, ".shard")) return RAFTER_OK;
   RF_TRY(rf_source_tokenizer(options, !rf_text_ends_with(spec, ".jsonl"), &tokenizer, error));
   rf_tokenizer_close(tokenizer);
   if (stat(spec, &file) || !S_ISREG(file.st_mode)) return RAFTER_OK;
@@ -358,7 +358,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   rf_status status = RAFTER_OK;
   *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
   snprintf(source->spec, sizeof source->spec, "%s", spec);
-  if (is_random(spec)) {
+  if (rf_source_is_random(spec)) {
     status = open_random(spec, options->model->vocab, source, error);
     if (!(options->val_fraction > 0)) source->held_out.count = 0;
     return status;

@@ -182,6 +182,8 @@ run = json.load(open("old-run/run.json")); del run["directory"]; json.dump(run, 
 PY
 (cd began && status 0 "$RAFTER" train --resume ../old-run --steps 4) ||
   fail 'resume of a run without its folder'
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data random --steps 2 --out drawn &&
+  status 0 "$RAFTER" train --resume drawn --steps 4
 # Paths that exist nowhere: the error names the folder to which they are relative.
 mv began gone
 refuses 1 "no file ./model .MODEL. in this folder or in $WORK/began, where the run began" "$RAFTER" \
