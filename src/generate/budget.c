@@ -101,7 +101,8 @@ int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
   if (rows < UNIT) rows = UNIT;
   while (over - rows > UNIT) {
     const int64_t half = (over - rows) / 2 / UNIT * UNIT, next = rows + (half > UNIT ? half : UNIT);
-    *(added(b, next, alone) * ratio_of(b->rows, next) > room ? &over : &rows) = next;
+    if (added(b, next, alone) * ratio_of(b->rows, next) > room) over = next;
+    else rows = next;
   }
   return rows;
 }

@@ -291,7 +291,8 @@ static json_t *assumptions_json(const rf_plan *plan) {
   char line[320];
   snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
   json_array_append_new(list, json_string(line));
-  if (rf_machine_old_calibration(&plan->machine, line)) json_array_append_new(list, json_string(line));
+  if (rf_machine_old_calibration(&plan->machine, line) || rf_machine_busy_calibration(&plan->machine, line))
+    json_array_append_new(list, json_string(line));
   json_array_append_new(list, json_string("FLOPs count only unmasked attention scores; mfu_full_square "
                                           "counts the full square, as PaLM does"));
   say_chips(list, plan);
