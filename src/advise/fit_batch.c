@@ -387,12 +387,6 @@ static rf_status set_mesh(rf_options *options, const rf_mesh *mesh, rf_error *er
   return *text ? rf_options_set(options, "mesh", text, error) : RAFTER_OK;
 }
 
-static rf_status set_int(rf_options *options, const char *name, int64_t value, rf_error *error) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  return rf_options_set(options, name, text, error);
-}
-
 rf_status rf_fit_batch_chosen(const rf_options *options, const rafter_plan *plan, rf_options **chosen,
                               int64_t *step, rf_error *error) {
   const rf_plan_options *found = &plan->plan->options;
@@ -409,6 +403,6 @@ rf_status rf_fit_batch_chosen(const rf_options *options, const rafter_plan *plan
   RF_TRY(rf_options_set(o, "dtype", rf_dtype_name(b->dtype), error));
   if (!rf_options_given(options, "mesh")) RF_TRY(set_mesh(o, &b->mesh, error));
   if (held && !rf_options_given(options, "accumulate"))
-    RF_TRY(set_int(o, "accumulate", b->accumulate, error));
-  return rl && !held && !micro ? set_int(o, "microbatch", b->microbatch, error) : RAFTER_OK;
+    RF_TRY(rf_options_set_int(o, "accumulate", b->accumulate, error));
+  return rl && !held && !micro ? rf_options_set_int(o, "microbatch", b->microbatch, error) : RAFTER_OK;
 }

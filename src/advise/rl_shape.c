@@ -1,18 +1,9 @@
 /* rl_shape.c - see rl_shape.h. */
 #include "advise/rl_shape.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { MOST_ANSWERS = 1 << 20, PROMPTS = 8, AT_ONCE = 64, MICROBATCH = 8 };
-
-static rf_status set_int(rf_options *o, const char *name, int64_t value, rf_error *error) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  return rf_options_set(o, name, text, error);
-}
-
-static int64_t raised(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 rf_status rf_rl_sizes_set(rf_options *o, int64_t copies, rf_error *error) {
   const bool batch = rf_options_given(o, "batch"), micro = rf_options_given(o, "microbatch"),
@@ -22,12 +13,13 @@ rf_status rf_rl_sizes_set(rf_options *o, int64_t copies, rf_error *error) {
   const int64_t prompts = rf_options_int_or(o, "prompts", rf_options_int_or(o, "requests", PROMPTS)),
                 answers = prompts * rf_options_int_or(o, "samples", 1),
                 parts = copies * (accumulate ? rf_options_int(o, "accumulate") : 1);
-  int64_t slots = raised(answers < AT_ONCE ? answers : AT_ONCE, parts);
+  int64_t slots = rf_round_up(answers < AT_ONCE ? answers : AT_ONCE, parts);
   if (micro && accumulate) slots = rf_options_int(o, "microbatch") * rf_options_int(o, "accumulate");
   if (batch) slots = rf_options_int(o, "batch");
-  else RF_TRY(set_int(o, "batch", slots, error));
+  else RF_TRY(rf_options_set_int(o, "batch", slots, error));
   if (micro || accumulate || fit || (batch && plans)) return RAFTER_OK;
-  return set_int(o, "microbatch", raised(slots < MICROBATCH ? slots : MICROBATCH, copies), error);
+  return rf_options_set_int(o, "microbatch", rf_round_up(slots < MICROBATCH ? slots : MICROBATCH, copies),
+                            error);
 }
 
 rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape, rf_error *error) {

@@ -248,15 +248,15 @@ static const rf_quant_type *quantized_as(const export *e) {
 }
 
 /* If MODEL is quantized, OUT is larger. Says how to make OUT smaller. */
-static void note_size(const export *e, const char *out) {
+static void note_size(const export *e, rf_dtype dtype, const char *out) {
   struct stat info;
   const rf_quant_type *type = quantized_as(e);
-  double bytes = (double)e->params.total * (double)rf_dtype_bytes(e->form.dtype);
+  double bytes = (double)e->params.total * (double)rf_dtype_bytes(dtype);
   if (!type || stat(e->from, &info) || bytes < 1.5 * (double)info.st_size) return;
   rf_note(e->sink,
           "notice: the weights of OUT are %s, so OUT has %.1f x the bytes of MODEL, whose weights are %s; "
           "`rafter quantize %s small.gguf --weights %s` makes it smaller\n",
-          rf_dtype_name(e->form.dtype), bytes / (double)info.st_size, type->name, out, type->name);
+          rf_dtype_name(dtype), bytes / (double)info.st_size, type->name, out, type->name);
 }
 
 static rf_status export_safetensors(export *e, const rf_options *o, const char *out, rf_error *error) {
@@ -274,7 +274,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   rf_say(e->sink, "%s: %s parameters in %s, %s in %d file%s, %.1f s\n", out,
          rf_text_whole(e->params.total, count), rf_dtype_name(e->form.dtype),
          rf_text_bytes((double)bytes, size), e->files, rf_plural(e->files), seconds);
-  note_size(e, out);
+  note_size(e, e->form.dtype, out);
   if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to copy\n", e->from);
   rf_put_json(e->sink,
               json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,
@@ -321,12 +321,10 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
   const char *type = rf_options_text_or(o, "dtype", rf_dtype_name(e->form.dtype));
-  e->form.dtype = dtype_of(o, e->form.dtype);
-  rf_dtype dtype = e->form.dtype;
+  const rf_dtype dtype = e->form.dtype = dtype_of(o, e->form.dtype);
   if (e->merger) RF_TRY(export_merged_gguf(e, o, out, type, error));
   else RF_TRY(rf_write_gguf(e->from, e->from, NULL, out, type, omp_get_max_threads(), e->sink, error));
-  e->form.dtype = dtype;
-  note_size(e, out);
+  note_size(e, dtype, out);
   return RAFTER_OK;
 }
 

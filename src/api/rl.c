@@ -25,12 +25,6 @@ typedef struct parts {
   rf_rl_run run;
 } parts;
 
-static rf_status set_int(rf_options *o, const char *name, int64_t value, rf_error *error) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  return rf_options_set(o, name, text, error);
-}
-
 /* Sets options for the sizes that the user left open, so that run.json records the sizes. */
 static rf_status choose_sizes(parts *p, rf_error *error) {
   RF_TRY(rf_settings_resolve(p->options, "generate", &p->roll, error));
@@ -82,7 +76,7 @@ static rf_status read_prompts(parts *p, rf_error *error) {
   RF_TRY(rf_end_ids_of(&p->roll.model, p->roll.weights_folder, p->reader.tokenizer, &p->reader.ends, error));
   if (rf_options_given(o, "seq")) return RAFTER_OK;
   int64_t longest = rf_rl_prompts_longest(p->data), held = held_out ? rf_rl_prompts_longest(p->held_out) : 0;
-  return set_int(o, "seq", (longest > held ? longest : held) + answer, error);
+  return rf_options_set_int(o, "seq", (longest > held ? longest : held) + answer, error);
 }
 
 /* Computes the settings of the policy and of sampling from the options. */

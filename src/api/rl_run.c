@@ -152,13 +152,13 @@ static rf_status save(rf_rl_run *run, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Answers the held-out prompts and adds the figures to `line`. */
 /* Notes a failure of sampling or training. A failed reward says nothing about the weights. */
 static rf_status computed(rf_rl_run *run, rf_status status) {
   run->unsound |= status == RAFTER_FAILED && !run->rl->reward_failed;
   return status;
 }
 
+/* Answers the held-out prompts and adds the figures to `line`. */
 static rf_status evaluate(rf_rl_run *run, json_t *line, rf_error *error) {
   rf_rl_report report;
   run->evaluates = true;

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "train/checkpoint.h"
+#include "train/loader.h"
 #include "train/source.h"
 
 #include <errno.h>
@@ -142,12 +143,11 @@ static rf_status text_now(const earlier *e, const char *option, const char *text
   rf_status status = copy ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   *now = 0;
   for (const char *separator = ""; rest && status == RAFTER_OK; separator = ",") {
-    char *part = data ? strsep(&rest, ",") : rest, weight[64] = "", *colon = strrchr(part, ':');
-    if (!data) rest = NULL;
-    if (data && colon && colon[1] && strspn(colon + 1, "0123456789.eE+-") == strlen(colon + 1)) {
-      snprintf(weight, sizeof weight, "%s", colon);
-      *colon = 0;
-    }
+    char *part = data ? strsep(&rest, ",") : rest, weight[64] = "";
+    size_t bytes = strlen(part);
+    if (data) rf_loader_split_weight(part);
+    else rest = NULL;
+    if (strlen(part) < bytes) snprintf(weight, sizeof weight, ":%s", part + strlen(part) + 1);
     rf_text_append(now, size, "%s", separator);
     status = add_path(e, option, part, weight, now, size, error);
   }

@@ -653,6 +653,12 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
   return rf_options_set_row(o, i, text, RF_OPTION_GIVEN, error);
 }
 
+rf_status rf_options_set_int(rf_options *o, const char *name, int64_t number, rf_error *error) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)number);
+  return rf_options_set(o, name, text, error);
+}
+
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 static const value *get(const rf_options *o, const char *name) {

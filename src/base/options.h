@@ -115,6 +115,7 @@ rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_
 /* Sets one option from a text, in the way in which a typed text sets it. "MODEL" is the name of the
  * argument. "MODEL:KEY" is the name of a field of the model's shape. */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
+rf_status rf_options_set_int(rf_options *options, const char *name, int64_t number, rf_error *error);
 /* Reads options from a JSON object. The options are the object itself or, as in run.json, its field
  * "options". Names may have '_' in place of '-'. The name "model" stands for the argument MODEL.
  * Options of other commands are skipped. */

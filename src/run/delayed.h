@@ -7,8 +7,7 @@ typedef struct rf_delays {
 } rf_delays;
 /* The seconds since the process began. */
 rf_delays rf_delays_now(void);
-/* Of the time for which threads wanted a core since `begin`, the part that they waited for it. 0: none,
- * or unknown. */
+/* waited / (waited + used) since `begin`. 0: no thread waited, or the times are unknown. */
 double rf_delays_part(const rf_delays *begin);
 
 #endif

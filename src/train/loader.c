@@ -25,9 +25,7 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`. If no number follows the last colon, the colon belongs to the name
- * (random:seed=0). */
-static double split_weight(char *spec) {
+double rf_loader_split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;
   double weight = strtod(colon + 1, &end);
@@ -45,7 +43,7 @@ rf_status rf_loader_check(const char *data, const rf_source_options *options, in
     if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while checking the data");
     for (char *spec; status == RAFTER_OK && (spec = strsep(&rest, ",")) != NULL;) {
       if (!*spec) continue;
-      split_weight(spec);
+      rf_loader_split_weight(spec);
       status = pass ? rf_source_check(spec, options, converted, error) : rf_source_exists(spec, error);
     }
     free(copy);
@@ -67,7 +65,7 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
     if (loader->count == RF_MAX_SOURCES)
       RF_GO(RF_FAIL(error, RAFTER_INVALID, "join some of the files",
                     "too many sources (--data: expected at most %d)", RF_MAX_SOURCES));
-    double weight = split_weight(spec);
+    double weight = rf_loader_split_weight(spec);
     if (!(weight > 0 && weight < 1e9))
       RF_GO(RF_FAIL(error, RAFTER_INVALID, "a weight is a share of the rows, for example a.txt:3,b.txt:1",
                     "bad weight of %s (expected above 0, got %g)", spec, weight));

@@ -41,6 +41,9 @@ typedef struct rf_given {
   bool validates;  /* true if the trainer needs a plan for validation */
 } rf_given;
 void rf_loader_given(rf_loader *loader, const rf_given *given);
+/* Cuts the weight off `FILE:WEIGHT`, and returns the weight. If no number follows the last colon, the
+ * colon belongs to the name (random:seed=0), and the weight is 1. */
+double rf_loader_split_weight(char *spec);
 /* Checks the sources `data` without reading them. First checks that all files exist, and then calls
  * rf_source_check. *converted gets the number of bytes that rf_loader_open would tokenize. */
 rf_status rf_loader_check(const char *data, const rf_source_options *options, int64_t *converted,

@@ -2,7 +2,6 @@
 times the processor time."""
 
 import json
-import os
 import socket
 import struct
 

@@ -37,7 +37,7 @@ in_pass() {
 case_calibrate() {
   for signal in INT TERM HUP; do
     "$RAFTER" calibrate --threads 2 --out machine.json >log 2>&1 &
-    pid=$!
+  pid=$!
     in_pass
     ends $signal 130 calibrate
     says 'stopped by a signal' log
@@ -52,19 +52,19 @@ import json
 rows = [{"tokens": [1, 2, 3]}] + [{"tokens": list(range(256)) * 2}] * 2
 open("rows.jsonl", "w").write("".join(json.dumps(r) + "\n" for r in rows))'
   "$RAFTER" score $SLOW "${REFERENCE[@]}" --input rows.jsonl --output out.jsonl --batch 1 >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   ends INT 130 score
   says 'stopped after [01] of 3 windows; [01] of 3 rows were written' log
   "$RAFTER" eval perplexity $SLOW "${REFERENCE[@]}" --data book.txt --seq 512 >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   ends HUP 130 eval
 }
 
 case_generate() {
   "$RAFTER" generate $SLOW "${REFERENCE[@]}" --prompt "$(head -c 400 book.txt)" --max-tokens 4 >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   ends TERM 130 generate
 }
@@ -74,19 +74,19 @@ case_chat() {
   for signal in TERM HUP; do
     rm -f log # the chat before has written a turn
     "$RAFTER" chat "$TINY" "${JSON_CHAT[@]}" --max-tokens 4 < <(exec 2>/dev/null; echo the; sleep 30) >log 2>&1 &
-    pid=$!
+  pid=$!
     for _ in $(seq 200); do grep -q '"turn"' log && break; sleep 0.05; done
     ends $signal 130 'an idle chat'
   done
   "$RAFTER" chat $SLOW "${REFERENCE[@]}" "${JSON_CHAT[@]}" \
     < <(exec 2>/dev/null; head -c 300 book.txt; echo; sleep 30) >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   ends TERM 130 'an answering chat'
   # SIGINT ends the first answer only; the chat continues with the second line.
   "$RAFTER" chat ${SLOW/layers=400/layers=10} "${REFERENCE[@]}" "${JSON_CHAT[@]}" --debug --max-tokens 2 \
     < <(head -c 400 book.txt; echo; echo a) >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   kill -INT $pid
   wait $pid || fail "SIGINT in an answer ends the chat: $(cat log)"
@@ -101,7 +101,7 @@ case_train() {
   train=("$RAFTER" train "${shape/seq=512/seq=128}" "${REFERENCE[@]}" --batch 2 --accumulate 2
     --data book.txt --val-every 1 --val-rows 1 --dropout 0.1)
   "${train[@]}" --steps 2 --out cut >log 2>&1 &
-    pid=$!
+  pid=$!
   in_pass
   ends HUP 130 train
   says 'stopped at step [01]; continue with --resume' log
@@ -116,7 +116,7 @@ case_train_times() {
   local shape=${SLOW/layers=400/layers=8}
   "$RAFTER" train "${shape/seq=512/seq=128}" "${REFERENCE[@]}" --batch 2 --accumulate 2 --data book.txt \
     --val-every 0 --steps 1000 --out cut >log 2>&1 &
-    pid=$!
+  pid=$!
   for _ in $(seq 800); do grep -q '"step":2' cut/metrics.jsonl 2>/dev/null && break; sleep 0.05; done
   ends TERM 130 train
   python3 - <<'PY' || fail 'the report counts ops of the interrupted step'
