@@ -149,6 +149,9 @@ bool rf_ask_response_format(const rf_ask_rules *rules, const rf_ask_field *field
                             rf_ask *ask, rf_wrong *wrong);
 bool rf_ask_structured(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value, rf_ask *ask,
                        rf_wrong *wrong);
+/* Reads a member of structured_outputs by its older name in vLLM, or by its name in llama-server. */
+bool rf_ask_guided(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value, rf_ask *ask,
+                   rf_wrong *wrong);
 /* Checks a completion's prompt, or the ids of /detokenize, and counts its prompts. */
 bool rf_ask_prompts(const rf_ask_rules *rules, const char *field, const json_t *value, rf_ask *ask,
                     rf_wrong *wrong);

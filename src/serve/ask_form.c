@@ -1,5 +1,5 @@
 /* ask_form.c - reads the fields that give the form of an answer: OpenAI's response_format, and
- * vLLM's structured_outputs. */
+ * vLLM's structured_outputs, also by other names. */
 #include "serve/ask.h"
 
 #include <stdlib.h>
@@ -66,28 +66,44 @@ bool rf_ask_response_format(const rf_ask_rules *r, const rf_ask_field *f, const 
   return take_schema(ask, f->name, f->name, json_object_get(schema, "schema"), wrong);
 }
 
+/* Takes the member `name` of structured_outputs. */
+static bool take_named(rf_ask *ask, const char *field, const char *name, const json_t *of, rf_wrong *wrong) {
+  if (!strcmp(name, "json")) return take_schema(ask, field, field, of, wrong);
+  if (!strcmp(name, "regex")) {
+    if (!json_is_string(of)) return rf_ask_type(wrong, field, "a text as the regex", of);
+    return take_text(ask, field, RAFTER_FORM_REGEX, of, wrong);
+  }
+  if (!strcmp(name, "choice")) {
+    if (!json_is_array(of)) return rf_ask_type(wrong, field, "a list of texts as the choice", of);
+    return take_json(ask, field, RAFTER_FORM_CHOICE, of, wrong);
+  }
+  if (!strcmp(name, "json_object"))
+    return rf_ask_take_form(ask, field, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong);
+  return rf_wrong_set(wrong, 400, "unsupported_field", field,
+                      "%.60s is not supported in %s (expected json, regex, choice or json_object)", name,
+                      field);
+}
+
 bool rf_ask_structured(const rf_ask_rules *r, const rf_ask_field *f, const json_t *value, rf_ask *ask,
                        rf_wrong *wrong) {
   const char *name;
   json_t *of;
   (void)r;
   if (!json_is_object(value)) return rf_ask_type(wrong, f->name, "an object", value);
-  json_object_foreach ((json_t *)(uintptr_t)value, name, of) {
-    if (!is_set(of)) continue;
-    if (!strcmp(name, "json")) {
-      if (!take_schema(ask, f->name, f->name, of, wrong)) return false;
-    } else if (!strcmp(name, "regex")) {
-      if (!json_is_string(of)) return rf_ask_type(wrong, f->name, "a text as the regex", of);
-      if (!take_text(ask, f->name, RAFTER_FORM_REGEX, of, wrong)) return false;
-    } else if (!strcmp(name, "choice")) {
-      if (!json_is_array(of)) return rf_ask_type(wrong, f->name, "a list of texts as the choice", of);
-      if (!take_json(ask, f->name, RAFTER_FORM_CHOICE, of, wrong)) return false;
-    } else if (!strcmp(name, "json_object")) {
-      if (!rf_ask_take_form(ask, f->name, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong)) return false;
-    } else
-      return rf_wrong_set(wrong, 400, "unsupported_field", f->name,
-                          "%.60s is not supported in %s (expected json, regex, choice or json_object)", name,
-                          f->name);
-  }
+  json_object_foreach ((json_t *)(uintptr_t)value, name, of)
+    if (is_set(of) && !take_named(ask, f->name, name, of, wrong)) return false;
   return true;
+}
+
+bool rf_ask_guided(const rf_ask_rules *r, const rf_ask_field *f, const json_t *value, rf_ask *ask,
+                   rf_wrong *wrong) {
+  static const char *const OTHER[][2] = {{"guided_json", "json"},
+                                         {"json_schema", "json"},
+                                         {"guided_regex", "regex"},
+                                         {"guided_choice", "choice"}};
+  (void)r;
+  if (!is_set(value)) return true;
+  for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++)
+    if (!strcmp(f->name, OTHER[i][0])) return take_named(ask, f->name, OTHER[i][1], value, wrong);
+  return false;
 }

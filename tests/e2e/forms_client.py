@@ -98,6 +98,8 @@ def form(schema, spelled):
         "openai": {"response_format": named},
         "vllm": {"structured_outputs": {"json": schema}},
         "text": {"structured_outputs": {"json": json.dumps(schema)}},
+        "former": {"guided_json": schema},
+        "llama-server": {"json_schema": schema},
     }[spelled]
 
 
@@ -115,6 +117,9 @@ def case_schemas():
                     validator.validate(json.loads(text))
                     ours += 1
         check(ours >= 3, f"{name}: {ours} answers of 12 ended")
+        for spelled in ("former", "llama-server"):
+            other = texts({**ASK, **form(schema, spelled), "seed": seed})
+            check(other == whole, f"{name}: the spelling of {spelled} has another answer")
         ended += ours
     print(f"{ended} answers are valid")
 
@@ -198,7 +203,8 @@ def case_refused():
     refused({"response_format": {"type": "json_schema"}}, "response_format", "json_schema")
     no_schema = {"type": "json_schema", "json_schema": {"name": "x"}}
     refused({"response_format": no_schema}, "response_format", "schema")
-    refused({"guided_regex": "a"}, "guided_regex", "not supported")
+    refused({"guided_grammar": "a"}, "guided_grammar", "not supported")
+    refused({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "two forms")
     before = resident_bytes()
     for i in range(150):
         regex = f"[ab]{{{i + 1}}}.*(x|y){{{i}}}"
