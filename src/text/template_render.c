@@ -120,7 +120,10 @@ static rf_status choose_items(tpl_run *run, const tpl_node *node, tpl_list *item
   return RAFTER_OK;
 }
 
+/* As in Jinja, "else" runs if no iteration reached the end of the body: there were no items, or all
+ * iterations left the body by "break" or "continue". */
 static rf_status exec_for(tpl_run *run, const tpl_node *node) {
+  bool finished = false;
   tpl_value value;
   tpl_list *items;
   tpl_loop *loop;
@@ -140,11 +143,12 @@ static rf_status exec_for(tpl_run *run, const tpl_node *node) {
     RF_TRY(assign_target(run, node->kid[0], &items->item[loop->index]));
     RF_TRY(execute_node(run, node->kid[3]));
     bool ends = run->leave == NODE_BREAK;
+    finished |= !run->leave;
     run->leave = 0;
     if (ends) break;
   }
   run->frame = around;
-  return items->count == 0 && node->kid[4] ? execute_node(run, node->kid[4]) : RAFTER_OK;
+  return !finished && node->kid[4] ? execute_node(run, node->kid[4]) : RAFTER_OK;
 }
 
 static rf_status exec_leave(tpl_run *run, const tpl_node *node) {

@@ -549,7 +549,9 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
     int64_t n = t->bpe.byte_level ? rf_alphabet_bytes(added.text, own) : -1;
     int32_t other = n >= 0 ? rf_pieces_find(&t->pieces, own, (size_t)n)
                            : rf_pieces_find(&t->pieces, added.text.at, added.text.bytes);
-    if (other >= 0)
+    /* A byte-level vocabulary spells a piece in its alphabet, so a token outside of the alphabet is a
+     * further token for the same bytes. */
+    if (other >= 0 && (n >= 0 || !t->bpe.byte_level))
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
                      "an added token is in the vocabulary under another id (%s: '%s', ids %lld and %d)",
                      where, added.text.at, (long long)id, other);

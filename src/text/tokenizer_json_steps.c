@@ -172,6 +172,15 @@ static rf_status read_scheme(const reading *r, json_t *step, const char **scheme
   return rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", scheme, r->error);
 }
 
+/* True if a normalizer may remove the start of a text. Hugging Face's "first" then adds no prefix. */
+static bool may_lose_start(const rf_normals *normals) {
+  for (int i = 0; i < normals->count; i++) {
+    const rf_normal *n = &normals->at[i];
+    if (n->kind == RF_NORMAL_STRIP ? n->left : n->kind == RF_NORMAL_REPLACE && !n->to_bytes) return true;
+  }
+  return false;
+}
+
 static rf_status split_metaspace(reading *r, json_t *step) {
   const char *replacement, *scheme;
   bool cuts;
@@ -183,6 +192,8 @@ static rf_status split_metaspace(reading *r, json_t *step) {
   if (strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
     return refuse_setting(r, "prepend_scheme", scheme);
   if (r->begun) return refuse_setting(r, "pre-tokenizer", "Metaspace after another");
+  if (*scheme == 'f' && may_lose_start(&r->t->normals))
+    return refuse_setting(r, "prepend_scheme", "first, with a normalizer that removes text");
   r->begun = true;
   r->t->splits.mark = true;
   r->t->splits.prefix = *scheme != 'n';

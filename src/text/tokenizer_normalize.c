@@ -71,8 +71,8 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_effort 
   /* each iteration handles one section of valid UTF-8, because patterns need valid UTF-8 */
   while (at < end) {
     const char *stop = rf_utf8_valid(at, end), *from = at;
-    for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
-      RF_TRY(rf_pattern_next(step->pattern, effort, at, from, stop, &hit, error));
+    for (rf_span hit = {0};; from = hit.at + hit.bytes) {
+      RF_TRY(rf_pattern_next(step->pattern, effort, at, stop, &hit, error));
       if (!hit.at) break;
       RF_TRY(rf_buffer_add(out, from, (size_t)(hit.at - from), error));
       RF_TRY(add_new(out, step->to, step->to_bytes, effort->bytes, error));

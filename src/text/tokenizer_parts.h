@@ -161,10 +161,11 @@ void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 /* returns the pattern as rf_pattern_new received it */
 const char *rf_pattern_text(const rf_pattern *pattern);
-/* Finds the next match in [at, end) that is not empty. Without a match, hit->at is NULL. A
- * lookbehind may read the bytes between `text` and `at`. RAFTER_FAILED: no steps are left. */
-rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *at,
-                          const char *end, rf_span *hit, rf_error *error);
+/* Finds the first match in [text, end) after the match *hit; {0}: from the start. Without a match,
+ * hit->at is NULL. A match may be empty, but not where *hit ends. Source: onig 6, FindMatches.
+ * RAFTER_FAILED: no steps are left. */
+rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *end,
+                          rf_span *hit, rf_error *error);
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
                         rf_behaviour behaviour, bool invert, const char *where, rf_error *error);
 /* Adds the splits of the pre-tokenizer `name` (as in GGUF files). Sets *ignore_merges. */

@@ -26,6 +26,7 @@ struct rf_pattern {
   uint64_t item_steps; /* steps of an item */
   size_t ahead;        /* number of starts of a quick search, and of bytes that it reads after these starts */
   bool refers;         /* true: an item may compare with the whole text of a group */
+  bool empty;          /* true: a match may be empty */
   bool jit;
   size_t bytes;
   char text[]; /* NUL-terminated */
@@ -86,14 +87,17 @@ static uint64_t largest_repeat(const char *text) {
 /* Compiles the pattern twice: for quick searches and for counted searches. */
 static bool compile(rf_pattern *made, rf_buffer own, int *code) {
   PCRE2_SIZE at = 0;
-  uint32_t references = 0, options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                                     PCRE2_USE_OFFSET_LIMIT;
+  uint32_t references = 0, empty = 0,
+           options =
+               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT;
   made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, options, code, &at, NULL);
   if (!made->code) return false;
   made->counted = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, options | PCRE2_AUTO_CALLOUT, code, &at, NULL);
   if (!made->counted) return false;
   pcre2_pattern_info(made->code, PCRE2_INFO_BACKREFMAX, &references);
+  pcre2_pattern_info(made->code, PCRE2_INFO_MATCHEMPTY, &empty);
   made->refers = references > 0;
+  made->empty = empty;
   size_t ahead = AHEAD_BYTES / made->bytes;
   made->ahead = ahead < AHEAD ? ahead + 1 : AHEAD;
   made->item_steps = 1 + largest_repeat(made->text) / REPEAT;
@@ -229,11 +233,13 @@ static int match_from(const rf_pattern *pattern, rf_effort *e, rf_span text, siz
       if (found != PCRE2_ERROR_NOMATCH) return found;
     }
   }
-  return PCRE2_ERROR_NOMATCH;
+  /* only an empty match begins at the end of the text */
+  return pattern->empty ? counted_match(pattern, e, text, text.bytes) : PCRE2_ERROR_NOMATCH;
 }
 
-rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *at,
-                          const char *end, rf_span *hit, rf_error *error) {
+rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *end,
+                          rf_span *hit, rf_error *error) {
+  const char *last = hit->at ? hit->at + hit->bytes : NULL, *at = last ? last : text;
   *hit = (rf_span){0};
   if (!pattern->code) {
     hit->at = memmem(at, (size_t)(end - at), pattern->text, pattern->bytes);
@@ -243,17 +249,20 @@ rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const ch
   if (!effort->data) effort->data = pcre2_match_data_create(1, NULL);
   if (!effort->context) effort->context = pcre2_match_context_create(NULL);
   if (!effort->data || !effort->context) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  while (at < end) {
+  while (text < end) {
     size_t from = (size_t)(at - text), bytes = (size_t)(end - text);
     int found = match_from(pattern, effort, (rf_span){text, bytes}, from);
     if (found == PCRE2_ERROR_NOMATCH) return RAFTER_OK;
     if (found < 0) return too_many_steps(pattern, error);
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(effort->data);
-    /* A match is ignored if it is empty, or if \K moved its start out of the searched range. */
-    if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
+    /* A match is ignored if it is empty and touches the previous match, or if \K moved its start out
+     * of the searched range. */
+    bool again = span[1] == span[0] && text + span[0] == last;
+    if (span[1] >= span[0] && span[0] >= from && span[1] <= bytes && !again) {
       *hit = (rf_span){text + span[0], span[1] - span[0]};
       return RAFTER_OK;
     }
+    if (at == end) return RAFTER_OK;
     at = (span[1] > from ? text + span[1] : at) + (span[1] > from ? 0 : rf_utf8_length(at, end));
   }
   return RAFTER_OK;
@@ -363,7 +372,6 @@ static rf_status flush_pending(const cutting *c, int step, pending *wait) {
 static rf_status add_section(const cutting *c, int step, pending *wait, const char *at, const char *end,
                              bool is_match) {
   const rf_split *split = &c->splits->at[step];
-  if (at == end) return RAFTER_OK;
   is_match ^= split->invert;
   /* This section waits, because it may be joined with the next section. */
   bool waits = split->behaviour == RF_SPLIT_CONTIGUOUS ||
@@ -390,17 +398,18 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
 
 /* The depth of the recursion is the number of splits. */
 static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
+  if (at == end) return RAFTER_OK; /* an empty match only divides the text */
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
   while (at < end) { /* handles one section of valid UTF-8 at a time; each invalid byte becomes a word */
     const char *stop = rf_utf8_valid(at, end), *from = at;
-    for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
-      RF_TRY(rf_pattern_next(c->splits->at[step].pattern, c->effort, at, from, stop, &hit, c->error));
+    for (rf_span hit = {0};; from = hit.at + hit.bytes) {
+      RF_TRY(rf_pattern_next(c->splits->at[step].pattern, c->effort, at, stop, &hit, c->error));
+      const char *next = hit.at ? hit.at : stop;
+      if (from < next) RF_TRY(add_section(c, step, &wait, from, next, false));
       if (!hit.at) break;
-      RF_TRY(add_section(c, step, &wait, from, hit.at, false));
       RF_TRY(add_section(c, step, &wait, hit.at, hit.at + hit.bytes, true));
     }
-    RF_TRY(add_section(c, step, &wait, from, stop, false));
     if (stop < end) RF_TRY(add_section(c, step, &wait, stop, stop + 1, false));
     at = stop + (stop < end);
   }

@@ -109,6 +109,30 @@ static void random_programs_run_as_in_jinja(void **state) {
   assert_true(index >= 300);
 }
 
+/* Jinja runs "else" after a loop unless an iteration reached the end of the body. */
+static void else_follows_loops_that_finish_no_iteration(void **state) {
+  (void)state;
+  static const struct {
+    const char *source, *expected;
+  } rows[] = {{"{% for x in [] %}{{ x }}{% else %}e{% endfor %}", "{\"text\":\"e\"}"},
+              {"{% for x in [1, 2] %}{{ x }}{% else %}e{% endfor %}", "{\"text\":\"12\"}"},
+              {"{% for x in [1, 2] %}{{ x }}{% break %}{% else %}e{% endfor %}", "{\"text\":\"1e\"}"},
+              {"{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}e{% endfor %}", "{\"text\":\"12e\"}"},
+              {"{% for x in [1, 2] %}{{ x }}{% if x == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}",
+               "{\"text\":\"12\"}"},
+              {"{% for x in [1, 2] %}{% for y in [3] %}{% break %}{% else %}{% continue %}{% endfor %}{{ x }}"
+               "{% else %}e{% endfor %}",
+               "{\"text\":\"e\"}"}};
+  json_t *none = json_object();
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    json_t *expected = json_loads(rows[i].expected, 0, NULL);
+    if (!as_jinja(rows[i].source, rows[i].source, strlen(rows[i].source), none, expected))
+      fail_msg("%s", rows[i].source);
+    json_decref(expected);
+  }
+  json_decref(none);
+}
+
 /* The comparison must notice planted faults. */
 static void the_comparison_sees_planted_faults(void **state) {
   (void)state;
@@ -273,6 +297,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(templates_render_as_jinja_renders_them),
       cmocka_unit_test(random_programs_run_as_in_jinja),
+      cmocka_unit_test(else_follows_loops_that_finish_no_iteration),
       cmocka_unit_test(the_comparison_sees_planted_faults),
       cmocka_unit_test(what_is_not_known_is_refused_by_name_and_place),
       cmocka_unit_test(hostile_templates_end_soon),

@@ -74,6 +74,20 @@ static void test_json_added_normalized(void **state) {
   rf_tokenizer_close(t);
 }
 
+/* A token that was added to a byte-level vocabulary may have the bytes of a piece. */
+static void test_json_added_again(void **state) {
+  (void)state;
+  rf_tokenizer *t = parse(
+      "{\"added_tokens\":[{\"id\":5,\"content\":\"\xE4\xBD\xA0\",\"single_word\":true,\"normalized\":false}],"
+      "\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xC3\xA4\":0,\"\xC2\xBD\":1,"
+      "\"\xC5\x82\":2,\"\xC3\xA4\xC2\xBD\":3,\"\xC3\xA4\xC2\xBD\xC5\x82\":4},"
+      "\"merges\":[[\"\xC3\xA4\",\"\xC2\xBD\"],[\"\xC3\xA4\xC2\xBD\",\"\xC5\x82\"]]}}");
+  IDS(t, "\xE4\xBD\xA0", 0, 5);
+  IDS(t, "\xE4\xBD\xA0\xE4\xBD\xA0", 0, 4, 4);
+  expect_text(t, (int32_t[]){5, 4}, 2, 0, "\xE4\xBD\xA0\xE4\xBD\xA0");
+  rf_tokenizer_close(t);
+}
+
 static void test_json_splits(void **state) {
   (void)state;
   /* Each behaviour splits "a.b.." at other places. "ab" can merge only if there is no split
@@ -96,6 +110,13 @@ static void test_json_splits(void **state) {
       {"Removed", "\\\\n|^ab", "c\nab", 1, {2}},
       {"Isolated", "\\\\h", "ab", 2, {0, 1}},
       {"Isolated", "[\\\\h]", "ab", 2, {0, 1}},
+      /* An empty match divides the text, as in Hugging Face's tokenizers. */
+      {"Isolated", "(?=b)", "abab", 4, {0, 1, 0, 1}},
+      {"Removed", "(?<=a)", "abab", 4, {0, 1, 0, 1}},
+      {"MergedWithPrevious", "(?=b)", "abab", 4, {0, 1, 0, 1}},
+      {"MergedWithNext", "(?=a)", "abab", 2, {3, 3}},
+      {"Contiguous", "b|(?=b)", "abb", 3, {0, 1, 1}},
+      {"Isolated", "c*", "ab.ab", 5, {0, 1, 7, 0, 1}},
   };
   for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
     char text[2000];
@@ -120,6 +141,30 @@ static void test_json_inverted(void **state) {
                           "space\":false,\"use_regex\":false}]}," MODEL("") "}");
   IDS(t, "abc", 0, 3, 2);
   rf_tokenizer_close(t);
+}
+
+/* A Replace also puts its content where the pattern matches no character. */
+static void test_json_replaced(void **state) {
+  (void)state;
+  static const struct {
+    const char *pattern, *content, *text;
+    int count;
+    int32_t ids[4];
+  } CASES[] = {
+      {"(?=b)", "c", "ab", 3, {0, 2, 1}}, {"c*", "a", "bcb", 3, {3, 3, 0}},      {"$", "c", "ab", 2, {3, 2}},
+      {"2*", "", "a2b", 1, {3}},          {"b|(?=b)", "2", "abb", 3, {0, 6, 6}},
+  };
+  for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+    char text[2000];
+    snprintf(
+        text, sizeof text,
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"%s\"},\"content\":\"%s\"}," MODEL(
+            "") "}",
+        CASES[i].pattern, CASES[i].content);
+    rf_tokenizer *t = parse(text);
+    expect_ids(t, CASES[i].text, 0, CASES[i].count, CASES[i].ids);
+    rf_tokenizer_close(t);
+  }
 }
 
 static void test_characters(void **state) {
@@ -234,6 +279,14 @@ static void test_json_refused(void **state) {
       {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Sideways\"}"
        "," MODEL("") "}",
        "Sideways"},
+      {"{\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false},\"pre_tokenizer\":{"
+       "\"type\":"
+       "\"Metaspace\",\"prepend_scheme\":\"first\"}," MODEL("") "}",
+       "prepend_scheme"},
+      {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" "
+       "+\"},\"content\":\"\"},\"pre_tokenizer\":{"
+       "\"type\":\"Metaspace\",\"prepend_scheme\":\"first\"}," MODEL("") "}",
+       "prepend_scheme"},
       {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL("") "}", "WordPiece"},
       {"{\"post_processor\":{\"type\":\"RobertaProcessing\"}," MODEL("") "}", "RobertaProcessing"},
       {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{"
@@ -346,9 +399,8 @@ static void test_long_matches(void **state) {
       memcpy(text + (n - 1) * unit, row[r].repeated, unit);
       strcpy(text + n * unit, row[r].last);
       rf_effort effort = rf_effort_for(n * unit + 1);
-      rf_span hit;
-      assert_int_equal(rf_pattern_next(pattern, &effort, text, text, text + n * unit + 1, &hit, NULL),
-                       RAFTER_OK);
+      rf_span hit = {0};
+      assert_int_equal(rf_pattern_next(pattern, &effort, text, text + n * unit + 1, &hit, NULL), RAFTER_OK);
       size_t expected = r == 3 ? n * unit : n == 1 ? 1 : (n - 1) * unit;
       const char *at = n == 1 && r < 3 ? text + unit : text;
       if (hit.at != at || hit.bytes != expected) fail_msg("%s, %zu: %zu bytes", row[r].pattern, n, hit.bytes);
@@ -526,12 +578,13 @@ static void test_json_written(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_json_added),   cmocka_unit_test(test_json_added_normalized),
-      cmocka_unit_test(test_json_splits),  cmocka_unit_test(test_json_inverted),
-      cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters),
-      cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_limits),
-      cmocka_unit_test(test_json_slices),  cmocka_unit_test(test_long_matches),
-      cmocka_unit_test(test_json_written), cmocka_unit_test(test_long_merges),
+      cmocka_unit_test(test_json_added),       cmocka_unit_test(test_json_added_normalized),
+      cmocka_unit_test(test_json_splits),      cmocka_unit_test(test_json_inverted),
+      cmocka_unit_test(test_json_added_again), cmocka_unit_test(test_json_replaced),
+      cmocka_unit_test(test_characters),       cmocka_unit_test(test_json_characters),
+      cmocka_unit_test(test_json_refused),     cmocka_unit_test(test_json_limits),
+      cmocka_unit_test(test_json_slices),      cmocka_unit_test(test_long_matches),
+      cmocka_unit_test(test_json_written),     cmocka_unit_test(test_long_merges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
