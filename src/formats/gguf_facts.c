@@ -130,6 +130,28 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
+static rf_status unsupported(const reader *r, const char *expected) {
+  return RF_FAIL(r->error, RAFTER_FAILED, NULL, "%s: metadata \"%s\" is not supported (expected %s)",
+                 rf_gguf_path(r->file), r->key, expected);
+}
+
+/* Refuses values that change the results of llama.cpp, and that rafter does not compute. */
+static rf_status refuse_settings(reader *r, const rf_gguf_facts *f) {
+  /* Models with other scalings can only be planned. */
+  bool computed = !strcmp(f->rope_scaling, "none") || !strcmp(f->rope_scaling, "linear"), causal;
+  double factor;
+  int64_t groups;
+  RF_TRY(take_float(r, "rope.scaling.attn_factor", 0, 1e6, 1, &factor));
+  if (computed && factor != 1) return unsupported(r, "1");
+  key_of(r, "rope.dimension_count");
+  if (f->rope_theta > 0 && f->arch != RF_GGUF_NEOX && f->rope_dim < f->key_length)
+    return unsupported(r, "the width of a head");
+  RF_TRY(take_int(r, "expert_group_count", 0, EXPERTS_MAX, 0, &groups));
+  if (groups > 1) return unsupported(r, "at most 1");
+  RF_TRY(rf_gguf_bool_or(r->file, key_of(r, "attention.causal"), true, &causal, r->error));
+  return causal ? RAFTER_OK : unsupported(r, "true");
+}
+
 /* Finds which layers have an attention window. The file may have one bool for each layer, which is
  * true if the layer has a window. The bools must be periodic, and only the last layer of each
  * period may have no window. */
@@ -229,6 +251,7 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   const char *eps = row->layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   RF_TRY(rf_gguf_float(file, key_of(&r, eps), 0, 1, &f->norm_eps, error));
   RF_TRY(read_rope(&r, row, f));
+  RF_TRY(refuse_settings(&r, f));
   RF_TRY(read_window(&r, row, f));
   RF_TRY(take_float(&r, "attn_logit_softcapping", 0, 1e6, row->attn_softcap, &f->attn_softcap));
   RF_TRY(take_float(&r, "final_logit_softcapping", 0, 1e6, row->final_softcap, &f->final_softcap));

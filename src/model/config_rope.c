@@ -45,7 +45,7 @@ static rf_status yarn_scores(const json_t *json, const char *where, double facto
   double scale, all, given;
   RF_TRY(rf_json_float_or(json, "mscale", where, 0, 1e9, 0, &scale, error));
   RF_TRY(rf_json_float_or(json, "mscale_all_dim", where, 0, 1e9, 0, &all, error));
-  RF_TRY(rf_json_float_or(json, "attention_factor", where, 0, 1e9, 0, &given, error));
+  RF_TRY(rf_json_float_or(json, "attention_factor", where, 1e-6, 1e9, 0, &given, error));
   if (latent) {
     *computed = scale == all && all != 0 && given == 0;
     *weight = yarn_weight(factor, all);
@@ -62,6 +62,7 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
                            rf_error *error) {
   double factor, slow, fast, original, weight;
   bool latent = model->kv_rank > 0, computed;
+  const json_t *truncates = json_object_get(json, "truncate");
   RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
   RF_TRY(rf_json_float_or(json, "original_max_position_embeddings", where, 1, 1e12, (double)model->max_seq,
                           &original, error));
@@ -69,7 +70,7 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   RF_TRY(rf_json_float_or(json, "beta_fast", where, 1e-6, 1e9, 32, &fast, error));
   RF_TRY(yarn_scores(json, where, factor, &weight, &computed, latent, error));
   if (!computed || model->local_theta > 0 || model->family == RF_FAMILY_NEOX ||
-      json_is_false(json_object_get(json, "truncate"))) {
+      (truncates && !json_is_true(truncates))) {
     model->plan_only = "this version does not compute the scaling of its rotary positions (rope_type of its "
                        "config.json: YaRN with truncate false, with local positions, on a part of each head, "
                        "or under latent attention with mscale other than mscale_all_dim)";
@@ -165,6 +166,20 @@ static rf_status read_parameters(const json_t *json, const char *inside, const c
   return read_rope_object(by_layer ? full : json, inside, &model->rope, share, model, error);
 }
 
+/* transformers 5 prefers this field to the field of the scaling, and transformers 4 does not read
+ * it. So the two fields must agree. */
+static rf_status check_original(const json_t *json, const char *where, const rf_model *model,
+                                rf_error *error) {
+  double used = (double)model->rope.original, given;
+  if (model->rope.scaling != RF_ROPE_YARN && model->rope.scaling != RF_ROPE_LLAMA3) return RAFTER_OK;
+  RF_TRY(rf_json_float_or(json, "original_max_position_embeddings", where, 1, 1e12, used, &given, error));
+  if ((float)given == model->rope.original) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "keep only the field inside \"rope_scaling\" or \"rope_parameters\"",
+                 "%s: the field \"original_max_position_embeddings\" contradicts the scaling of rotary "
+                 "positions (%g and %g)",
+                 where, given, used);
+}
+
 /* Older files have a theta and "rope_scaling"; newer files have "rope_parameters". */
 rf_status rf_config_read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
@@ -205,7 +220,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
                    "%s: the field \"partial_rotary_factor\" is not supported for %s (expected 1, got %g)",
                    where, type->type, share);
   model->rope.dim = share < 1 ? (int32_t)(share * (double)model->head_dim) : 0;
-  return RAFTER_OK;
+  return check_original(json, where, model, error);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -118,16 +118,26 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
   return name;
 }
 
-rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
-  if (!file->safetensors) return gguf_name(file, model, param);
-  /* The name of the first block's norm shows whether names have the family's prefix. */
+/* The name of the first block's norm shows whether names have the family's prefix. If the file has
+ * no such norm, any name with the prefix decides, so that errors name the tensor that is missing. */
+static bool is_prefixed(const rf_weight_file *file, const rf_model *model) {
   rf_weight_part part;
   rf_param probe = {.row = -1};
   for (int row = 0; row < rf_param_rows(); ++row)
     if (strcmp(rf_param_row_name(row), "attn/norm/gain") == 0)
       probe = (rf_param){.name = "block.0/attn/norm/gain", .row = row, .rank = 1};
-  rf_name first = rf_param_name(model, &probe, true);
-  return rf_param_name(model, param, rf_weight_file_find(file, first.part[0], &part));
+  rf_name first = rf_param_name(model, &probe, true), bare = rf_param_name(model, &probe, false);
+  if (rf_weight_file_find(file, first.part[0], &part)) return true;
+  if (rf_weight_file_find(file, bare.part[0], &part)) return false;
+  size_t prefix = strlen(first.part[0]) - strlen(bare.part[0]);
+  for (int i = 0; i < rf_weight_file_count(file); ++i)
+    if (strncmp(rf_weight_file_tensor(file, i), first.part[0], prefix) == 0) return true;
+  return false;
+}
+
+rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
+  if (!file->safetensors) return gguf_name(file, model, param);
+  return rf_param_name(model, param, is_prefixed(file, model));
 }
 
 bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, const char *name) {

@@ -157,6 +157,12 @@ static const struct {
      "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}", READ, NULL},
     {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", PLANNED,
      "rope_type"},
+    /* transformers takes null for false, and multiplies by a factor of 0. */
+    {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":null}", PLANNED,
+     "rope_type"},
+    {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":true}", READ, NULL},
+    {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"attention_factor\":0}", REFUSED,
+     "attention_factor"},
     {"gemma3_text gpt_neox", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}", PLANNED, "rope_type"},
     {LATENTS, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.5}",
      PLANNED, "mscale"},
@@ -367,6 +373,34 @@ static void yarn_weighs_the_scores(void **state) {
     }
 }
 
+/* The scaling has a field of this name, and some config files have another one outside of it. */
+static void the_original_positions_agree(void **state) {
+  (void)state;
+  static const struct {
+    const char *scaling, *outside;
+    bool accepted;
+  } cases[] = {
+      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}", "32", true},
+      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}", "16", false},
+      {"{\"rope_type\":\"yarn\",\"factor\":4.0}", "32", false},
+      {"{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+       "\"original_max_position_embeddings\":32}",
+       "64", false},
+      {"{\"rope_type\":\"linear\",\"factor\":4.0}", "32", true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    rf_model m;
+    rf_error error = {0};
+    char config[600];
+    snprintf(config, sizeof config, "{\"model_type\":\"llama\"," SHAPE ROPES ",\"rope_scaling\":%s}",
+             cases[i].scaling);
+    rf_status status = read_with(config, "original_max_position_embeddings", cases[i].outside, &m, &error);
+    if ((status == RAFTER_OK) != cases[i].accepted) fail_msg("%s: %s", cases[i].scaling, error.message);
+    if (!cases[i].accepted && !strstr(error.message, "original_max_position_embeddings"))
+      fail_msg("%s", error.message);
+  }
+}
+
 /* The attention scale of a shape without a scale of its own, for every width of a head: its
  * config.json gives the same bits. */
 static void the_scale_of_a_shape_is_written(void **state) {
@@ -414,6 +448,7 @@ int main(void) {
       cmocka_unit_test(no_field_is_passed_over),
       cmocka_unit_test(larger_gemma3_lean_on_the_class),
       cmocka_unit_test(yarn_weighs_the_scores),
+      cmocka_unit_test(the_original_positions_agree),
       cmocka_unit_test(latent_models_have_the_defaults_of_their_class),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

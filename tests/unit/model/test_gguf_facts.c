@@ -149,6 +149,11 @@ static void test_architectures(void **state) {
   assert_true(h.experts == 8 && h.experts_used == 2 && h.expert_ff == 96 && h.rope_factor == 4 &&
               strcmp(h.rope_scaling, "linear") == 0);
   f = start("llama");
+  set_real(&f, ".rope.scaling.attn_factor", 1);
+  set(&f, ".expert_group_count", 1);
+  rf_gguf_set_bool(f.meta, "llama.attention.causal", true);
+  assert_int_equal(facts_of(&f).rope_dim, 16);
+  f = start("llama");
   set_real(&f, ".rope.scaling.factor", 4); /* without a type, the scaling is linear */
   rf_gguf_facts i = facts_of(&f);
   assert_true(i.rope_factor == 4 && strcmp(i.rope_scaling, "linear") == 0);
@@ -225,6 +230,24 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   f = start("llama");
   rf_gguf_set_text(f.meta, "llama.rope.scaling.type", "a long word that is no scaling");
   refused(f, "not a known scaling");
+  /* Values that llama.cpp computes, or refuses itself. */
+  f = start("llama");
+  set(&f, ".rope.dimension_count", 8);
+  refused(f, "llama.rope.dimension_count");
+  f = start("qwen3");
+  set(&f, ".rope.dimension_count", 8);
+  refused(f, "qwen3.rope.dimension_count");
+  f = start("llama");
+  set_real(&f, ".rope.scaling.attn_factor", 1.5f);
+  refused(f, "llama.rope.scaling.attn_factor");
+  f = start("llama");
+  set(&f, ".expert_count", 8);
+  set(&f, ".expert_used_count", 2);
+  set(&f, ".expert_group_count", 2);
+  refused(f, "llama.expert_group_count");
+  f = start("llama");
+  rf_gguf_set_bool(f.meta, "llama.attention.causal", false);
+  refused(f, "llama.attention.causal");
   fixture bare = {rf_gguf_meta_new(), "llama", "", NULL};
   refused(bare, "no metadata \"general.architecture\"");
   fixture half = {rf_gguf_meta_new(), "llama", "", NULL};
