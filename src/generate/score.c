@@ -2,6 +2,7 @@
 #include "generate/score.h"
 #include "run/record.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +95,7 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
 
 /* Copies the results of one sequence. The row of token t predicts token t + 1, so its result
  * belongs to position t + 1. */
-static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
+static rf_status give(const rf_scorer *s, const rf_scored *text, int64_t first, rf_error *error) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
   for (int64_t k = 0; k < top; k++) {
@@ -104,12 +105,18 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   for (int64_t t = 1; t < text->count; t++) {
     int64_t row = first + t - 1;
     if (text->logprobs) text->logprobs[t] = s->logprobs[row];
+    if (text->logprobs && !isfinite(text->logprobs[t]))
+      return RF_FAIL(error, RAFTER_FAILED, "the weights may have values that are not finite, or too large",
+                     "the logits are not finite (log-probability of token %lld: expected a finite number, "
+                     "got %g)",
+                     (long long)t, (double)text->logprobs[t]);
     if (text->top_ids && top)
       memcpy(text->top_ids + t * top, s->top_ids + row * top, (size_t)top * sizeof *text->top_ids);
     if (text->top_logprobs && top)
       memcpy(text->top_logprobs + t * top, s->top_logprobs + row * top,
              (size_t)top * sizeof *text->top_logprobs);
   }
+  return RAFTER_OK;
 }
 
 /* Returns the first row of a sequence with `count` tokens, at or after row `row`. If several chips
@@ -167,7 +174,7 @@ static rf_status pass(rf_scorer *s, const rf_scored *text, int count, int *done,
   rf_status status = rf_run_all(s->run, s->number, &inputs, error);
   began = rf_phase_begin();
   for (int64_t i = 0, row = 0; i < count && status == RAFTER_OK; row += text[i++].count)
-    give(s, &text[i], row = first_row(s, row, text[i].count));
+    status = give(s, &text[i], row = first_row(s, row, text[i].count), error);
   rf_phase_end(RF_PHASE_SAMPLE, began);
   rf_record_step_end(used);
   return status;

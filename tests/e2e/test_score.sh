@@ -87,6 +87,21 @@ assert len(apart["tokens"]) == 200 and apart["logprobs"][:16] == near["logprobs"
 assert apart["logprobs"][0] is None and all(x < 0 for x in apart["logprobs"][1:] + near["logprobs"][1:])
 PY
 
+# A damaged weight is an error, and no file has rows with "nan".
+cp -r "$DATA/goldens/gpt2" damaged && python3 - <<'PY'
+import json, struct
+b = bytearray(open("damaged/model.safetensors", "rb").read())
+n = struct.unpack("<Q", b[:8])[0]
+h = json.loads(b[8:8 + n])
+at = 8 + n + h[next(k for k in h if k.endswith("ln_f.weight"))]["data_offsets"][0]
+b[at:at + 4] = struct.pack("<f", float("nan")); open("damaged/model.safetensors", "wb").write(b)
+PY
+echo '{"tokens": [1, 2, 3]}' >three.jsonl
+refuses 1 'logits are not finite.*token 1' "$RAFTER" score damaged --input three.jsonl --output damaged.jsonl
+[ ! -s damaged.jsonl ] || fail "score wrote $(cat damaged.jsonl)"
+refuses 1 'logits are not finite' "$RAFTER" score damaged --input three.jsonl --json
+refuses 1 'logits are not finite' "$RAFTER" eval perplexity damaged --data three.jsonl
+
 refuses 2 'nothing to score' "$RAFTER" score "$TINY"
 refuses 2 'stride' "$RAFTER" score "$TINY" --input long.txt --seq 16
 refuses 2 'stride.*1 to 15' "$RAFTER" score "$TINY" --input long.txt --seq 16 --stride 16
