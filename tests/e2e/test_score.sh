@@ -88,7 +88,8 @@ assert apart["logprobs"][0] is None and all(x < 0 for x in apart["logprobs"][1:]
 PY
 
 # A damaged weight is an error, and no file has rows with "nan".
-cp -r "$DATA/goldens/gpt2" damaged && python3 - <<'PY'
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data long.txt --steps 1 --val-every 0 --out short &&
+  status 0 "$RAFTER" export short damaged && python3 - <<'PY'
 import json, struct
 b = bytearray(open("damaged/model.safetensors", "rb").read())
 n = struct.unpack("<Q", b[:8])[0]
@@ -100,7 +101,7 @@ echo '{"tokens": [1, 2, 3]}' >three.jsonl
 refuses 1 'logits are not finite.*token 1' "$RAFTER" score damaged --input three.jsonl --output damaged.jsonl
 [ ! -s damaged.jsonl ] || fail "score wrote $(cat damaged.jsonl)"
 refuses 1 'logits are not finite' "$RAFTER" score damaged --input three.jsonl --json
-refuses 1 'logits are not finite' "$RAFTER" eval perplexity damaged --data three.jsonl
+refuses 1 'logits are not finite' "$RAFTER" eval perplexity damaged --data long.txt
 
 refuses 2 'nothing to score' "$RAFTER" score "$TINY"
 refuses 2 'stride' "$RAFTER" score "$TINY" --input long.txt --seq 16
