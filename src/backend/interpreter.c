@@ -115,7 +115,7 @@ static rf_status run_ops(interpreter *in, rf_section section, int half, const rf
       before = rf_now_ns();
     }
     int64_t recorded = lanes ? begin_op(lanes, in->number, i, before) : 0;
-    rf_kernel_of(&in->chosen[i], inputs->rows)->run(call);
+    rf_kernel_of(&in->chosen[i], call->run->rows)->run(call);
     int64_t after = rf_now_ns();
     if (lanes) end_op(lanes, recorded, after, inputs);
     if (in->link && rf_op_is_exchange(call->op->def)) RF_TRY(rf_link_status(in->link, call->op->name, error));

@@ -80,6 +80,44 @@ case_generate() {
     all_same one.jsonl NAME.jsonl 'answers of data=2,fsdp=2'
 }
 
+# --debug poisons memory that nothing uses, and checks the numbers that ops write. Along the axis
+# context, a chip has no keys for the first positions.
+case_debug() {
+  local mesh more=(--batch 4 --top-logprobs 1)
+  for mesh in context=2 tensor=2 data=2; do
+    status 0 ranks 2 "${ANSWERS[@]}" "${more[@]}" --mesh $mesh --output plain.jsonl || return
+    each 2 $mesh "${ANSWERS[@]}" "${more[@]}" --debug --output NAME.jsonl &&
+      all_same plain.jsonl NAME.jsonl "answers of $mesh with --debug"
+  done
+}
+
+# Chips that share the rows of a pass compute all rows of the plan, also with kernels for few rows.
+case_latent() {
+  local mesh latent=deepseek2-16b:layers=2,first_dense=1,width=32,heads=4,head_dim=10,rope_dim=4,value_dim=6
+  latent+=,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,experts_used=2,vocab=256,seq=64,bos=-1,eos=-1
+  local answers=("${ANSWERS[@]/$TINY/$latent}")
+  for batch in 4 8 24; do
+    status 0 "${answers[@]}" --batch $batch --output one.jsonl || return
+    for mesh in context=2 sequence=2; do
+      each 2 $mesh "${answers[@]}" --batch $batch --output NAME.jsonl || return
+      for LIBRARY in "${LIBRARIES[@]}"; do
+        close_to one.jsonl "$LIBRARY.jsonl" || fail "answers of $mesh with --batch $batch ($LIBRARY)"
+      done
+    done
+  done
+}
+# close_to A B: the answers have the same tokens, and log-probabilities that differ by rounding.
+close_to() {
+  python3 - "$1" "$2" <<'PY'
+import json, sys
+a, b = ([json.loads(line) for line in open(f)] for f in sys.argv[1:])
+assert len(a) == len(b) > 0
+for x, y in zip(a, b):
+    assert x["tokens"] == y["tokens"], (x, y)
+    assert max(abs(p - q) for p, q in zip(x["logprobs"], y["logprobs"])) < 1e-4, (x, y)
+PY
+}
+
 # With fewer prompts than copies, the samples of a prompt are shared.
 # Only rank 0 has a run folder and a trace.
 case_traced() {
@@ -91,6 +129,20 @@ case_traced() {
   [ ! -e /trace.bin ] || fail 'a rank wrote its trace into /'
 }
 
+# Chips compute with plain matrices. A short run ends with a search for better settings, which must
+# not try packed matrices.
+case_weights() {
+  local weights
+  for weights in int8 q4; do
+    refuses 2 "several chips compute with plain matrices \\(--weights: got $weights\\)" \
+      ranks 2 "${ANSWERS[@]}" --mesh data=2 --weights $weights
+    refuses 2 'several chips compute with plain matrices' \
+      "$RAFTER" plan "$TINY" --job generate --mesh data=2 --weights $weights
+  done
+  status 0 ranks 2 "${ANSWERS[@]}" --mesh tensor=2 --out advised || return
+  holds advised/report.json 'len(d["ops"]) > 0' 'the report of a run'
+}
+
 case_samples() {
   local one=("$RAFTER" generate "$TINY" "${ONE[@]}" --max-tokens 9 --prompt 'the man ')
   status 0 "${one[@]}" --samples 7 --output one.jsonl || return
@@ -100,6 +152,25 @@ case_samples() {
   done
   status 0 "${one[@]}" && cp out one.out || return
   each 4 data=4 "${one[@]}" && same <(text_of one.out) <(text_of out) 'one answer on four ranks'
+}
+
+# All ranks answer the same prompts with the same weights.
+case_differences() {
+  local seed
+  for seed in 1 2; do
+    status 0 "$RAFTER" train "$TINY" "${ONE[@]}" --data book.txt --steps 1 --batch 2 --seed $seed --val-every 0 \
+      --out "run-$seed" && mkdir $seed && status 0 "$RAFTER" export "run-$seed" $seed/model || return
+  done
+  sed 's/word/ward/' prompts.jsonl >other.jsonl
+  local same=("$RAFTER" generate model "${ONE[@]}" --max-tokens 3 --mesh data=2 --input "$PWD/prompts.jsonl")
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other weights than rank 0" \
+      ranks 2 env -C 1 "${same[@]}" last: env -C 2 "${same[@]}"
+    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other prompts than rank 0" \
+      ranks 2 env -C 1 "${same[@]}" last: env -C 1 "${same[@]/prompts.jsonl/other.jsonl}"
+    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other prompts than rank 0" \
+      ranks 2 env -C 1 "${same[@]}" last: env -C 1 "${same[@]}" --temperature 0.5
+  done
 }
 
 # The plan has the bytes of a rank, and each copy computes its share of the passes.
