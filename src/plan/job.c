@@ -313,7 +313,8 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
                          "--weights needs frozen weights, but this job trains them");
   /* the option --compile takes int8 matrices as arrays of codes, because it does not run the
    * program */
-  if (as == RF_WEIGHTS_INT8 && !s->plan.backend->plain_weights) build->plain = false;
+  bool ranks = rf_backend_has_ranks(s->plan.backend) && rf_mesh_chips(&build->mesh) > 1;
+  if (as == RF_WEIGHTS_INT8 && !s->plan.backend->plain_weights && !ranks) build->plain = false;
   if (build->plain && (as == RF_WEIGHTS_INT8 || as == RF_WEIGHTS_Q4))
     return RF_FAIL(error, RAFTER_INVALID,
                    "choose --weights f32 or bf16; a file's matrices are widened to --dtype",

@@ -6,12 +6,10 @@
 #include <string.h>
 
 /* Checks --capacity, which limits the rows per expert if experts are sharded. A resumed run has the
- * default (1) among the options that it recorded. */
+ * value of its former mesh among the options that it recorded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
-  bool recorded =
-      rf_job_given(options, "capacity") && rf_options_source(options, "capacity") != RF_OPTION_GIVEN;
-  if (!rf_job_given(options, "capacity") || (recorded && rf_options_float(options, "capacity") == 1))
+  if (!rf_job_given(options, "capacity") || rf_options_source(options, "capacity") != RF_OPTION_GIVEN)
     return RAFTER_OK;
   if (model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID,
