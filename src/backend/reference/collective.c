@@ -33,15 +33,18 @@ void rf_reference_recv(const rf_call *call) {
 void rf_reference_offload_out(const rf_call *call) { copy(call); }
 void rf_reference_offload_in(const rf_call *call) { copy(call); }
 
-/* x -> y; y is this chip's part of x along one axis */
+/* x -> y; y is this chip's part of x along one axis: a range, or every n-th element of n chips */
 void rf_reference_take_run(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *y = rf_out(call, 0);
   int64_t dim = call->op->attr.collective.dim, outer = 1, inner = rf_dtype_bytes(x->dtype),
           mine = y->shape[dim];
   for (int64_t d = 0; d < dim; d++) outer *= x->shape[d];
   for (int64_t d = dim + 1; d < x->rank; d++) inner *= x->shape[d];
+  bool strided = call->op->attr.collective.form == RF_FORM_STRIDED;
+  int64_t first = rf_rank_of(call) * (strided ? 1 : mine), step = strided ? call->op->attr.group : mine,
+          count = strided ? 1 : mine;
   for (int64_t i = 0; i < outer; i++)
-    memcpy((char *)call->out[0] + i * mine * inner,
-           (const char *)call->in[0] + (i * x->shape[dim] + rf_rank_of(call) * mine) * inner,
-           (size_t)(mine * inner));
+    for (int64_t j = 0, at = first; j < mine; j += count, at += step)
+      memcpy((char *)call->out[0] + (i * mine + j) * inner,
+             (const char *)call->in[0] + (i * x->shape[dim] + at) * inner, (size_t)(count * inner));
 }

@@ -165,12 +165,16 @@ static void emit_take_run(rf_emit *e, const rf_op *op) {
   rf_val x = shared(e, op), start[RF_HLO_RANK];
   int64_t size[RF_HLO_RANK];
   if (!rf_has(x)) return;
+  bool strided = attr->form == RF_FORM_STRIDED;
+  int dim = attr->dim + strided;
+  if (strided) x = divided(h, x, attr->dim, op->attr.group);
   for (int i = 0; i < x.rank; i++) {
-    size[i] = i == attr->dim ? x.dim[i] / op->attr.group : x.dim[i];
+    size[i] = i == dim ? x.dim[i] / op->attr.group : x.dim[i];
     start[i] = rf_hlo_scalar(h, RF_HLO_I32, 0);
   }
-  start[attr->dim] = rf_hlo_multiply_c(h, rf_emit_rank(e, op->attr.axes), (double)size[attr->dim]);
-  rf_emit_out(e, op, 0, rf_hlo_dynamic_slice(h, x, start, size));
+  start[dim] = rf_hlo_multiply_c(h, rf_emit_rank(e, op->attr.axes), (double)size[dim]);
+  x = rf_hlo_dynamic_slice(h, x, start, size);
+  rf_emit_out(e, op, 0, strided ? divided(h, x, attr->dim, 0) : x);
 }
 
 const rf_emitter RF_EMIT_COLLECTIVE[] = {

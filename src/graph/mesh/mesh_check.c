@@ -81,6 +81,12 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
                    "expected a multiple, got %lld sequences)",
                    (long long)chips, (long long)options->microbatch);
   }
+  if (options->objective == RF_OBJECTIVE_PAIRS && options->microbatch / chips % 2)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "give each chip an even number of sequences",
+        "the two answers of a pair cannot be on different chips (microbatch: expected a multiple of "
+        "%lld, got %lld sequences)",
+        2 * (long long)chips, (long long)options->microbatch);
   if (options->job == RF_JOB_GENERATE) return check_pass(mesh, options, error);
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }

@@ -23,6 +23,7 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   fresh->input = old->input;
   fresh->output = old->output;
   fresh->reason = old->reason;
+  fresh->role = old->role;
   fresh->panels = old->panels;
   fresh->spec = *spec;
   if (old->dtype == RF_PACKED) {

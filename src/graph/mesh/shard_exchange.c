@@ -74,6 +74,15 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
   return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot);
 }
 
+/* The axes that one exchange gathers, or that one op takes a run of. Along the axis context, a chip
+ * has every n-th row of the block that the outer axes give it. The inner axes shard these rows. */
+static rf_axes one_of_rows(rf_axes axes, rf_axes strided, bool gathers) {
+  rf_axes outer = axes & (rf_axes)(strided - 1), inner = axes & (rf_axes) ~(outer | strided);
+  if (!(axes & strided) || axes == strided) return axes;
+  if (gathers) return inner ? inner : strided;
+  return outer ? outer : strided;
+}
+
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
@@ -115,6 +124,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes gathered = have.split[d] & (rf_axes)~need.split[d];
       if (!gathered) continue;
+      if (d == 0) gathered = one_of_rows(gathered, strided, true);
       x.def = &RF_OP_ALL_GATHER;
       x.axes = gathered;
       x.dim = d;
@@ -124,10 +134,12 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
     }
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes taken = need.split[d] & (rf_axes)~have.split[d];
+      if (d == 0) taken = one_of_rows(taken, strided, false);
       if (!taken || s->graph->tensor[id].shape[d] % rf_mesh_size(s->mesh, taken)) continue;
       x.def = &RF_OP_TAKE_RUN;
       x.axes = taken;
       x.dim = d;
+      x.form = d == 0 && taken == strided ? RF_FORM_STRIDED : RF_FORM_BLOCKS;
       x.spec.split[d] |= taken;
     }
     if (!x.def) {

@@ -271,7 +271,8 @@ const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
     MOVES(COLLECTIVE),
     .formula =
-        "y = this chip's range along dimension `dim` of x; every chip of the group has x, so nothing is sent",
+        "y = this chip's range (form STRIDED: every n-th element of n chips) along dimension `dim` of x; "
+        "every chip of the group has x, so nothing is sent",
     .work = local_work,
     .tolerance = {1e-9f, 1e-9f},
 };

@@ -60,22 +60,12 @@ static rf_status loss_backward(rf_graph *graph, const rf_op *op, const int *grad
 }
 
 /* A chip needs all tokens of a sequence. So rows are sharded in the same way as the list of
- * segments, which lists whole sequences. */
-static rf_status policy_loss_shard(rf_sharding *s) {
+ * segments, which lists whole sequences. A chip has an even number of answers of pairs (check_rows
+ * in mesh_check.c), so the numbers of its segments also pair the answers. */
+static rf_status sequences_shard(rf_sharding *s) {
   rf_spec list = s->in[SEGMENTS];
   for (int i = 0; i < s->op->input_count; i++) s->in[i] = list;
   for (int i = 0; i < s->op->output_count; i++) s->out[i] = list;
-  return RAFTER_OK;
-}
-
-/* The number of a segment says which pair its answer belongs to. A chip's part of the list starts
- * again at number 0, so rows of several sequences cannot be shared among chips. */
-static rf_status pair_loss_shard(rf_sharding *s) {
-  if (s->in[SEGMENTS].split[0])
-    return RF_FAIL(s->error, RAFTER_INVALID, "use a mesh without data, fsdp and expert",
-                   "pairs of answers cannot be sharded over chips (%s)", s->op->name);
-  for (int i = 0; i < s->op->input_count; i++) s->in[i] = (rf_spec){.split = {0}};
-  for (int i = 0; i < s->op->output_count; i++) s->out[i] = (rf_spec){.split = {0}};
   return RAFTER_OK;
 }
 
@@ -98,7 +88,7 @@ const rf_op_def RF_OP_POLICY_LOSS = {
     .shape = policy_loss_shape,
     .work = rf_work_bytes,
     .backward = loss_backward,
-    .shard = policy_loss_shard,
+    .shard = sequences_shard,
     .tolerance = {1e-5f, 1e-5f},
     .loss = true,
 };
@@ -121,7 +111,7 @@ const rf_op_def RF_OP_PAIR_LOSS = {
     .shape = pair_loss_shape,
     .work = rf_work_bytes,
     .backward = loss_backward,
-    .shard = pair_loss_shard,
+    .shard = sequences_shard,
     .tolerance = {1e-5f, 1e-5f},
     .loss = true,
 };

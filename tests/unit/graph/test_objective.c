@@ -154,7 +154,7 @@ static void test_settings_out_of_range_are_refused(void **state) {
   refused(&bad, "only a training job");
 }
 
-/* Sequences may be shared among chips, but not the two answers of a pair. */
+/* Sequences may be shared among chips, but the two answers of a pair are on one chip. */
 static void test_meshes(void **state) {
   (void)state;
   rf_model model = fixture_model(TINY_LLAMA);
@@ -166,6 +166,10 @@ static void test_meshes(void **state) {
     const rf_op *loss = op_of(graph, "policy_loss");
     assert_non_null(loss);
     assert_int_equal(graph->tensor[loss->input[0]].shape[0], axis == 0 ? 32 : 64);
+    /* along the axis context, a chip has every n-th row of the loss */
+    const rf_op *taken = op_of(graph, "take_run");
+    if (axis == 2) assert_non_null(taken);
+    if (axis == 2) assert_int_equal(taken->attr.collective.form, RF_FORM_STRIDED);
     rf_graph_free(graph);
   }
   options.objective = RF_OBJECTIVE_PAIRS;
@@ -174,7 +178,12 @@ static void test_meshes(void **state) {
   rf_graph *graph = fixture_graph(&model, &options, NULL);
   rf_graph_free(graph);
   options.mesh.of[RF_AXIS_DATA] = 2;
-  refused(&options, "pairs of answers cannot be sharded over chips");
+  refused(&options, "the two answers of a pair cannot be on different chips");
+  options.microbatch = 4;
+  graph = fixture_graph(&model, &options, NULL);
+  const rf_op *pairs = op_of(graph, "pair_loss");
+  assert_int_equal(graph->tensor[pairs->input[0]].shape[0], 64);
+  rf_graph_free(graph);
 }
 
 int main(void) {
