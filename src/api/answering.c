@@ -1,6 +1,7 @@
 /* answering.c - see answering.h. */
 #define _GNU_SOURCE
 #include "api/answering.h"
+#include "api/rollout_file.h"
 
 #include "base/text.h"
 #include "generate/drafter.h"
@@ -341,8 +342,17 @@ static bool stepped(void *self, int tokens) {
   return a->failed == RAFTER_OK && !flags;
 }
 
+/* Each copy of the model answers its own share of the prompts, so all ranks need the same list. */
+static rf_status check_ranks(const rf_answering *a, rf_error *error) {
+  char text[RF_FINGERPRINT_TEXT];
+  if (rf_run_hosts(a->generator->run) == 1) return RAFTER_OK;
+  rf_rollout_prompts_text(a, text);
+  return rf_run_same(a->generator->run, "other prompts", rf_name_key(text), error);
+}
+
 rf_status rf_answering_run(rf_answering *a, rf_error *error) {
   bool stopped;
+  RF_TRY(check_ranks(a, error));
   a->start = rf_now_seconds();
   rf_run_measured_reset(a->generator->run);
   uint32_t late = a->limit > 0 && a->start - a->began > a->limit;

@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "formats/json_lines.h"
-#include "model/fingerprint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +70,7 @@ static void add_request(rf_fingerprint *f, const rf_request *r) {
   }
 }
 
-/* Computes a fingerprint of everything that the answers depend on, except the model. */
-static void prompts_text(const rf_answering *a, char text[RF_FINGERPRINT_TEXT]) {
+void rf_rollout_prompts_text(const rf_answering *a, char text[RF_FINGERPRINT_TEXT]) {
   const rf_prompt_reader *reader = &a->reader;
   rf_fingerprint *f = rf_fingerprint_new();
   rf_fingerprint_add(f, reader->ends.id, (size_t)reader->ends.count * sizeof *reader->ends.id);
@@ -93,7 +91,7 @@ static void prompts_text(const rf_answering *a, char text[RF_FINGERPRINT_TEXT]) 
 static rf_status settings_of(const rf_answering *a, const rf_options *o, json_t **settings, rf_error *error) {
   char model[RF_FINGERPRINT_TEXT], prompts[RF_FINGERPRINT_TEXT];
   RF_TRY(model_text(a, o, model, error));
-  prompts_text(a, prompts);
+  rf_rollout_prompts_text(a, prompts);
   *settings = json_pack("{ss ss so ss ss}", "rafter", RAFTER_VERSION, "command", "rollout", "options",
                         options_of(a, o), "model", model, "prompts", prompts);
   return *settings ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 enum { CHUNK = 1 << 13 }; /* number of values that are written at a time */
 
 typedef struct target {
@@ -62,8 +65,10 @@ static rf_status put_values(const target *t, int param, int64_t first, int64_t c
 
 static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values,
                        rf_error *error) {
+  const target *t = context;
   tell(context, count);
-  if (rf_flag_is_set(((const target *)context)->progress.stop)) return stopped(error);
+  if (rf_flag_is_set(t->progress.stop)) return stopped(error);
+  if (rf_run_hosts(t->run) > 1) rf_run_loaded(t->run, XXH3_64bits(values, (size_t)count * sizeof *values));
   return put_values(context, param, first, count, values, error);
 }
 

@@ -48,7 +48,8 @@ struct rf_run {
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  int current; /* number of the plan that was used last */
+  int current;     /* number of the plan that was used last */
+  uint64_t loaded; /* hash of all values that were loaded from files; see rf_run_loaded */
   /* true if the run was opened with poison, so that the arena has slack and was filled with
    * UNTOUCHED */
   bool watched;
@@ -122,13 +123,23 @@ static rf_status poison_dead(const rf_bound_plan *b, int op, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* True if op `op` completes the first values of a tensor. The guard after the tensor is then filled.
+ * A tensor that one microbatch passes to the next has no filled guard. */
+static bool has_guard(const rf_plan *plan, int op, int tensor) {
+  int first = plan->tensor[tensor].first;
+  if (first == op || first < 0) return first == op;
+  const rf_op *o = &plan->graph->op[op], *start = &plan->graph->op[first];
+  return o->def->exchange == RF_EXCHANGE_WAIT && start->def->starts &&
+         (start->output[0] == tensor || plan->op[first].workspace == tensor);
+}
+
 static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   const rf_op *o = &plan->graph->op[op];
   for (int k = 0; k <= o->output_count; k++) {
     int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
     if (t == RF_NONE || rf_plan_content(plan, t)->persistent || plan->tensor[t].shares != RF_NONE ||
-        (plan->tensor[t].first != op && o->def->exchange != RF_EXCHANGE_WAIT))
+        !has_guard(plan, op, t))
       continue;
     for (int i = 0; i < plan->options.guard_bytes / 4 * 4; i++) {
       unsigned char byte;
@@ -149,8 +160,14 @@ static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
   return dtype != RF_BF16 || isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
 }
 
-/* Sets *at to the index of the first element that is not finite. -1: all elements are finite. */
-static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int micro, int64_t *at,
+/* Without keys, the sum of exponentials is 0, and its logarithm is minus infinity. */
+static bool is_log_of_zero(rf_dtype dtype, const void *data, int64_t i) {
+  return (dtype == RF_F64 ? ((const double *)data)[i] : ((const float *)data)[i]) == -(double)INFINITY;
+}
+
+/* Sets *at to the index of the first element that is not finite. -1: all elements are finite.
+ * `logs`: the elements are log-sums, and elements of sums without terms are right. */
+static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int micro, bool logs, int64_t *at,
                                   rf_error *error) {
   _Alignas(8) unsigned char block[BLOCK_BYTES];
   const rf_tensor *t = &b->plan->graph->tensor[tensor];
@@ -161,7 +178,8 @@ static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int micro,
     int64_t from = slot_of(b->plan, tensor, micro) + done * size;
     RF_TRY(rf_memory_read(b->run->memory, from, block, n * size, error));
     for (int64_t i = 0; i < n; i++)
-      if (!is_finite(t->dtype, block, i)) return *at = done + i, RAFTER_OK;
+      if (!is_finite(t->dtype, block, i) && !(logs && is_log_of_zero(t->dtype, block, i)))
+        return *at = done + i, RAFTER_OK;
   }
   return *at = -1, RAFTER_OK;
 }
@@ -185,9 +203,30 @@ static bool is_known(const rf_plan *plan, int tensor) {
 
 /* The KV cache and logits are not checked, because unused pages and rows contain no numbers. Keys
  * and values are checked as outputs of other ops. Logits are checked by their log-sum, which finds
- * NaN and infinity, but not single values of minus infinity. */
-static bool may_be_unused(const rf_tensor *t) {
-  return t->class == RF_CLASS_KV || (t->class == RF_CLASS_LOGITS && t->rank == 2);
+ * NaN and infinity, but not single values of minus infinity. An op writes only one of the sums of
+ * gradients, and check_probe checks this sum. */
+static bool may_be_unused(const rf_op *op, const rf_tensor *t) {
+  const bool logits = t->class == RF_CLASS_LOGITS || op->def == &RF_OP_HEAD_LOGITS;
+  return t->class == RF_CLASS_KV || (logits && t->rank == 2) || t->role == RF_ROLE_GRADIENT_SUMS;
+}
+
+static bool reads(const rf_op *op, int tensor) {
+  for (int k = 0; k < op->input_count; k++)
+    if (op->input[k] == tensor) return true;
+  return false;
+}
+
+/* True if output `tensor` of op `op` has the log-sums of attention over the keys of one chip. For
+ * some rows, the chip has no keys. An exchange may bring the log-sums to the op that merges them. */
+static bool is_log_of_part(const rf_graph *graph, int op, int tensor) {
+  if (graph->tensor[tensor].class != RF_CLASS_COLLECTIVE) return false;
+  for (int i = op + 1; i < graph->op_count; i++) {
+    const rf_op *o = &graph->op[i];
+    if (!reads(o, tensor)) continue;
+    if (!rf_op_is_exchange(o->def)) return o->def == &RF_OP_ATTENTION_MERGE && o->input[1] == tensor;
+    tensor = o->output[0];
+  }
+  return false;
 }
 
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
@@ -197,7 +236,8 @@ static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_input
     if (!is_stored(b->plan, o->output[k])) continue;
     const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];
     int64_t at = -1;
-    if (!may_be_unused(t)) RF_TRY(first_not_finite(b, o->output[k], inputs->micro, &at, error));
+    bool logs = is_log_of_part(b->plan->graph, op, o->output[k]);
+    if (!may_be_unused(o, t)) RF_TRY(first_not_finite(b, o->output[k], inputs->micro, logs, &at, error));
     if (at >= 0)
       return RF_FAIL(
           error, RAFTER_FAILED, finite_hint(b->plan),
@@ -604,6 +644,10 @@ int rf_run_host(const rf_run *run) { return run->device ? run->device->host : 0;
 
 rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error) {
   return run->device ? rf_hosts_same(run->device, what, value, error) : RAFTER_OK;
+}
+void rf_run_loaded(rf_run *run, uint64_t hash) { run->loaded = rf_key(run->loaded, hash, 0); }
+rf_status rf_run_same_weights(rf_run *run, rf_error *error) {
+  return rf_run_same(run, "other weights", run->loaded, error);
 }
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error) {
   return run->device ? rf_hosts_agree(run->device, flags, error) : RAFTER_OK;

@@ -82,6 +82,10 @@ int rf_run_host(const rf_run *run);
 /* RAFTER_FAILED: host 0 has another value. `what` is the name of the value in the message, for
  * example "other data". */
 rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error);
+/* Every host reads all weights, and keeps its own parts. Adds the hash of values that this host read
+ * from a file. RAFTER_FAILED from rf_run_same_weights: host 0 has read other values. */
+void rf_run_loaded(rf_run *run, uint64_t hash);
+rf_status rf_run_same_weights(rf_run *run, rf_error *error);
 /* Sets *flags to the flags of all hosts, combined by `or`. */
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
 /* Sends the bytes of host 0 to the other hosts. */

@@ -31,8 +31,23 @@ void rf_rank_steps_add(rf_rank_steps *steps, double seconds) {
   steps->squares += off * (seconds - steps->mean);
 }
 
+/* Waits for all ranks, so that the times of all ranks are parts of the same seconds. The next
+ * exchange reports a failure. */
+static void meet(rf_link *link) {
+  unsigned char none = 0;
+  if (link->rank > 0) {
+    if (rf_link_send(link, 0, &none, 1, NULL) == RAFTER_OK) rf_link_receive(link, 0, &none, 1, NULL);
+    return;
+  }
+  for (int rank = 1; rank < link->ranks; rank++)
+    if (rf_link_receive(link, rank, &none, 1, NULL) != RAFTER_OK) return;
+  for (int rank = 1; rank < link->ranks; rank++)
+    if (rf_link_send(link, rank, &none, 1, NULL) != RAFTER_OK) return;
+}
+
 void rf_waits_begin(void) {
-  const rf_link *link = rf_link_of_process();
+  rf_link *link = rf_link_of_process();
+  if (link) meet(link);
   began = rf_now_seconds();
   if (!link) return;
   before = link->times;

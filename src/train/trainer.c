@@ -124,8 +124,8 @@ int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]) {
   return trainer->val_plan ? 2 : 1;
 }
 
-/* The hosts of a run must train on the same data, from the same step, with the same learning
- * rates. */
+/* The hosts of a run must train the same weights on the same data, from the same step, with the same
+ * learning rates. */
 static rf_status check_hosts(const rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_schedule *s = &settings->schedule;
@@ -143,6 +143,7 @@ static rf_status check_hosts(const rf_trainer *trainer, rf_error *error) {
   uint64_t rest = 0;
   for (size_t i = 0; i < sizeof settled / sizeof *settled; i++) rest = rf_key(rest, settled[i], 0);
   for (int i = 0; i < trainer->loader.count; i++) data = rf_key(data, trainer->loader.source[i].digest, 0);
+  RF_TRY(rf_run_same_weights(trainer->run, error));
   RF_TRY(rf_run_same(trainer->run, "other data", data, error));
   return rf_run_same(trainer->run, "another step, seed or schedule", rest, error);
 }
