@@ -30,12 +30,14 @@ static void add_step(const rf_trace *trace, int64_t from, int64_t end, rf_bubble
     if (first == end) first = i;
     if (op->section == RF_SECTION_MICRO) last = i + 1;
   }
-  int64_t transferred = INT64_MIN; /* time at which the last transfer ended */
+  int64_t transferred = INT64_MIN, computed = INT64_MIN; /* ends of the last transfer and of the last op */
   for (int64_t i = from; i < end; i++) {
     const rf_stamp *s = &trace->span[i];
     const rf_op *op = op_of(trace, s);
     bool gap = s->kind == RF_SPAN_GAP && s->id == RF_GAP_SLOW_RANK && s->end > transferred;
-    bool slow = gap && i >= last, idle = op && transfers(op); /* this gap is inside an op */
+    /* a gap after the last op is not part of its time */
+    bool slow = gap && i >= last && s->begin < computed, idle = op && transfers(op);
+    if (op) computed = s->end;
     if (idle) transferred = s->end;
     double took = seconds_of(s);
     if (!op && !slow) continue;
