@@ -151,6 +151,24 @@ case_overlap_overflow() {
   done
 }
 
+# --debug poisons dead memory and checks every output of every op. It changes no loss.
+case_debug() {
+  local mesh on more
+  for mesh in '' context=2 tensor=2 data=2 fsdp=2 pipeline=2; do
+    on=() more=(--steps 2 --accumulate 2)
+    [ -z "$mesh" ] || on=(ranks 2) more+=(--mesh "$mesh")
+    status 0 "${on[@]}" "${TRAIN[@]}" "${more[@]}" --out "plain-$mesh" || return
+    status 0 "${on[@]}" "${TRAIN[@]}" "${more[@]}" --debug --out "debug-$mesh" || return
+    same <(losses "plain-$mesh") <(losses "debug-$mesh") "losses of ${mesh:-one process} with --debug"
+  done
+  more=(--steps 2 --overlap on --debug)
+  status 0 ranks 2 "${TRAIN[@]}" "${more[@]}" --mesh fsdp=2 --clip 0 --out overlap-1
+  for mesh in data=2 fsdp=2; do
+    status 0 ranks 2 "${TRAIN[@]}" "${more[@]}" --mesh $mesh --accumulate 2 --out "overlap-$mesh" &&
+      same <(losses "plain-$mesh") <(losses "overlap-$mesh") "losses of $mesh with --debug and --overlap"
+  done
+}
+
 # Stages of a pipeline in each schedule, alone and with other axes.
 case_pipelines() {
   local deep=("$RAFTER" train "${TINY/layers=2/layers=5}" "${MORE[@]}" --val-every 0 --accumulate 4)
@@ -210,6 +228,25 @@ case_one_voice() {
   [ ! -s err ] || fail "something is said on stderr: $(head -c 300 err)"
   holds spoken/metrics.jsonl 'len([r for r in rows if "step" in r]) == 3'
   [ "$(find . -name metrics.jsonl | wc -l)" = 1 ] || fail 'there are several run folders'
+}
+
+# The tokens of a pair are on all chips of the axes context, sequence and tensor. Pairs are shared
+# among the chips of the other axes.
+case_preferences() {
+  local mesh
+  python3 -c '
+import json
+for i in range(24):
+    print(json.dumps({"prompt": "of " * (1 + i % 4), "chosen": "the " + "x" * (i % 7), "rejected": "y" * (i % 5)}))
+' >pairs.jsonl
+  local TRAIN=("$RAFTER" train "$TINY" "${RUN[@]/book.txt/pairs.jsonl}" --loss dpo)
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  on_mesh 2 context=2
+  on_mesh 2 sequence=2
+  on_mesh 4 context=2,sequence=2
+  on_mesh 4 context=2,tensor=2
+  on_mesh 2 data=2
+  on_mesh 4 fsdp=2,context=2
 }
 
 # ---- the trace ---------------------------------------------------------------------------------
@@ -360,6 +397,20 @@ case_adapters() {
   [ -s "$(newest adapters)/adapter_model.safetensors" ] || fail 'the adapter is in one file'
 }
 
+# A run whose experts are on several chips continues on a mesh without the axis expert.
+case_experts() {
+  local moe=mixtral:layers=2,width=32,heads=4,kv_heads=2,ff=24,vocab=256,seq=32,experts=4,experts_used=2
+  local TRAIN=("$RAFTER" train "$moe" "${RUN[@]}")
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  on_mesh 2 expert=2 --capacity 2 --save-every 3 --keep 9
+  local two=${LIBRARIES[0]}-expert-2
+  rm -r "$two/checkpoint-00000006"
+  cp -r "$two" other
+  status 0 "$RAFTER" train --resume "$two" --mesh '' && near one "$two"
+  status 0 ranks 2 "$RAFTER" train --resume other --mesh fsdp=2 && near one other
+  refuses 2 'needs experts that are sharded' "$RAFTER" plan "$moe" --capacity 2
+}
+
 # ---- refused -------------------------------------------------------------------------------------
 
 case_refused() {
@@ -384,6 +435,18 @@ case_differences() {
     differ 'another plan' --overlap on
     differ 'another --trace' --trace steps=1..2
     differ 'other data' --data other.txt
+  done
+  # the ranks find other weights at the same path, as on machines with folders of their own
+  local seed book=("${RUN[@]/book.txt/$PWD/book.txt}")
+  local same=("$RAFTER" train model "${book[@]}" --steps 1 --mesh data=2 --out "$PWD/differs")
+  for seed in 1 2; do
+    status 0 "$RAFTER" train "$TINY" "${book[@]}" --steps 1 --seed $seed --out "run-$seed" &&
+      mkdir $seed && status 0 "$RAFTER" export "run-$seed" $seed/model || return
+  done
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other weights than rank 0" \
+      ranks 2 env -C 1 "${same[@]}" last: env -C 2 "${same[@]}"
+    rm -rf differs
   done
 }
 differ() {
