@@ -279,6 +279,10 @@ typedef struct rf_op_def {
   bool random; /* true if the op draws random numbers from the step's generator, as dropout does */
   bool loss;   /* true if backward starts at this op, with run->loss_scale as the gradient of its output */
   rf_probe probe;
+  bool skips_rows; /* true if the op may leave rows of its first output as they are */
+  /* index of the input with the log-sums of one chip's keys, which are minus infinity for a row
+   * without keys; 0: no input has such sums */
+  int log_sums;
   rf_exchange_kind exchange;
   /* true if the op only begins its exchange; exchange_wait of its output ends the exchange */
   bool starts;

@@ -206,7 +206,7 @@ static bool is_known(const rf_plan *plan, int tensor) {
  * NaN and infinity, but not single values of minus infinity. An op writes only one of the sums of
  * gradients, and check_probe checks this sum. */
 static bool may_be_unused(const rf_op *op, const rf_tensor *t) {
-  const bool logits = t->class == RF_CLASS_LOGITS || op->def == &RF_OP_HEAD_LOGITS;
+  const bool logits = t->class == RF_CLASS_LOGITS || op->def->skips_rows;
   return t->class == RF_CLASS_KV || (logits && t->rank == 2) || t->role == RF_ROLE_GRADIENT_SUMS;
 }
 
@@ -223,7 +223,7 @@ static bool is_log_of_part(const rf_graph *graph, int op, int tensor) {
   for (int i = op + 1; i < graph->op_count; i++) {
     const rf_op *o = &graph->op[i];
     if (!reads(o, tensor)) continue;
-    if (!rf_op_is_exchange(o->def)) return o->def == &RF_OP_ATTENTION_MERGE && o->input[1] == tensor;
+    if (!rf_op_is_exchange(o->def)) return o->def->log_sums && o->input[o->def->log_sums] == tensor;
     tensor = o->output[0];
   }
   return false;

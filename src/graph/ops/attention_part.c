@@ -83,6 +83,7 @@ const rf_op_def RF_OP_ATTENTION_MERGE = {
     .shape = merge_shape,
     .work = rf_work_bytes,
     .tolerance = {2e-6f, 1e-2f},
+    .log_sums = 1,
 };
 
 const rf_op_def RF_OP_KV_ROWS = {

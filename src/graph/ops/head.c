@@ -392,6 +392,7 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
     .work = head_logits_work,
     .shard = head_logits_shard,
     .tolerance = {2e-6f, 2e-6f},
+    .skips_rows = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
     .packed = true,
