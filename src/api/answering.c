@@ -347,7 +347,8 @@ static rf_status check_ranks(const rf_answering *a, rf_error *error) {
   char text[RF_FINGERPRINT_TEXT];
   if (rf_run_hosts(a->generator->run) == 1) return RAFTER_OK;
   rf_rollout_prompts_text(a, text);
-  return rf_run_same(a->generator->run, "other prompts", rf_name_key(text), error);
+  return rf_run_same(a->generator->run, "other prompts or settings of the sampler",
+                     rf_key(rf_name_key(text), a->form, 0), error);
 }
 
 rf_status rf_answering_run(rf_answering *a, rf_error *error) {

@@ -20,6 +20,7 @@ typedef struct rf_answering {
    * `echo`: rows begin with the prompt. `flushes`: rows are written to the file `out` after each
    * step. `appends`: the file `out` keeps its rows even if the run fails. */
   bool json, streams, echo, flushes, appends;
+  uint64_t form;   /* key of the form that answers must have (rf_given_form); 0: any form */
   bool sorts;      /* true: the last answers begin longest first (docs/formats.md) */
   bool helps;      /* true on ranks other than 0, which write no rows */
   int64_t written; /* index of the prompt with the next answer to write */

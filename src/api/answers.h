@@ -52,6 +52,7 @@ rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *erro
 typedef struct rf_given_form {
   struct rf_constraints *all;
   struct rf_constraint *of; /* for rf_sampler_options.constraint; NULL: any form */
+  uint64_t key;             /* hash of the form; 0: any form */
 } rf_given_form;
 /* Reads the form from the options. Opens the tokenizer of `reader`, because a form needs the texts
  * of tokens. The end ids of `reader` must be set. Returns RAFTER_INVALID if several forms are

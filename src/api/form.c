@@ -4,9 +4,11 @@
 #include "base/file.h"
 #include "constrain/constrain.h"
 
+#define XXH_INLINE_ALL
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static const char *const OPTIONS[] = {"json-schema", "regex", "choice"};
 enum { JSON_SCHEMA, REGEX, CHOICE, COUNT };
@@ -59,6 +61,7 @@ rf_status rf_given_form_open(const rf_options *o, rf_prompt_reader *reader, rf_g
   RF_TRY(read_form(o, given, &text, &bytes, error));
   form->all = rf_constraints_open(reader->tokenizer, reader->model->vocab);
   rf_status status = rf_constraints_get(form->all, FORMS[given], text, bytes, &form->of, &why);
+  form->key = rf_key(XXH3_64bits(text, bytes), (uint64_t)given, 0);
   free(text);
   if (status == RAFTER_OK) return status;
   return RF_FAIL(error, why.status, *why.hint ? why.hint : NULL, "%s (--%s)", why.message, OPTIONS[given]);

@@ -143,6 +143,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   j->a.path = rf_options_text(o, "input");
   RF_TRY(rf_prompts_given(o, j->a.sink, &j->a.settings, &j->a.reader, &j->a.prompts, error));
   RF_TRY(rf_given_form_open(o, &j->a.reader, &j->form, error));
+  j->a.form = j->form.key;
   for (int64_t i = 0; i < p->rows; i++) p->row[i].request.sampler.constraint = j->form.of;
   if (rf_options_is_set(o, "output") && !j->a.path && p->row[0].request.samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",

@@ -27,7 +27,8 @@ rf_status rf_rollout_open(rf_answering *answering, const rf_options *options, co
 /* Truncates the file after the kept rows, and records the settings of a new file. Call
  * rf_rollout_begin before writing the first row. */
 rf_status rf_rollout_begin(const rf_answering *answering, const rf_rollout_file *file, rf_error *error);
-/* Writes a fingerprint of everything that the answers depend on, except the model. */
+/* Writes a fingerprint of everything that the answers depend on, except the model and the form of
+ * answers. */
 void rf_rollout_prompts_text(const rf_answering *answering, char text[RF_FINGERPRINT_TEXT]);
 void rf_rollout_close(rf_rollout_file *file); /* accepts {0} */
 

@@ -135,7 +135,8 @@ static rf_status unsupported(const reader *r, const char *expected) {
                  rf_gguf_path(r->file), r->key, expected);
 }
 
-/* Refuses values that change the results of llama.cpp, and that rafter does not compute. */
+/* Refuses values that change the results of llama.cpp, and that rafter does not compute or cannot
+ * export. */
 static rf_status refuse_settings(reader *r, const rf_gguf_facts *f) {
   /* Models with other scalings can only be planned. */
   bool computed = !strcmp(f->rope_scaling, "none") || !strcmp(f->rope_scaling, "linear"), causal;

@@ -11,5 +11,6 @@ rf_status rf_infer_open(const rf_infer_settings *s, const rf_plan *const *plans,
   int64_t began = rf_phase_begin();
   rf_status status = rf_fill_weights(*run, 0, plans[0], s->weights_folder, s->seed, s->progress, error);
   rf_phase_end(RF_PHASE_LOAD, began);
+  if (rf_run_gathers(*run)) status = rf_run_settle(*run, status, error);
   return status == RAFTER_OK ? rf_run_same_weights(*run, error) : status;
 }

@@ -174,7 +174,7 @@ static rf_status check_original(const json_t *json, const char *where, const rf_
   if (model->rope.scaling != RF_ROPE_YARN && model->rope.scaling != RF_ROPE_LLAMA3) return RAFTER_OK;
   RF_TRY(rf_json_float_or(json, "original_max_position_embeddings", where, 1, 1e12, used, &given, error));
   if ((float)given == model->rope.original) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "keep only the field inside \"rope_scaling\" or \"rope_parameters\"",
+  return RF_FAIL(error, RAFTER_FAILED, "give the field only inside \"rope_scaling\" or \"rope_parameters\"",
                  "%s: the field \"original_max_position_embeddings\" contradicts the scaling of rotary "
                  "positions (%g and %g)",
                  where, given, used);

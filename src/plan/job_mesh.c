@@ -9,7 +9,9 @@
  * value of its former mesh among the options that it recorded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
-  if (!rf_job_given(options, "capacity") || rf_options_source(options, "capacity") != RF_OPTION_GIVEN)
+  bool read = rf_job_given(options, "capacity") && rf_options_source(options, "capacity") != RF_OPTION_GIVEN;
+  if (!rf_job_given(options, "capacity") ||
+      (read && (rf_job_given(options, "resume") || rf_options_float(options, "capacity") == 1)))
     return RAFTER_OK;
   if (model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID,

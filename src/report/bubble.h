@@ -10,7 +10,8 @@ typedef struct rf_bubble {
   int steps;      /* 0: nothing was measured */
   double seconds; /* of a step */
   double busy;    /* in ops */
-  /* time in a send or recv; after the last microbatch, also time of waits for slower ranks */
+  /* time in a send or recv; from the end of the last microbatch to the end of the last op, also time
+   * of waits for slower ranks */
   double idle;
   /* part of `idle` before the first op that computes, and after the last op of the microbatches */
   double fill, drain;

@@ -22,7 +22,9 @@ def rows(run):
 a, b = rows(sys.argv[1]), rows(sys.argv[2])
 assert a and a.keys() == b.keys(), (sorted(a), sorted(b))
 for step in a:
-    for key, limit in (("loss", float(sys.argv[3])), ("grad_norm", float(sys.argv[4]))):
+    keys = ["loss", "grad_norm"] + ["val_loss"] * ("val_loss" in a[step])
+    for key in keys:
+        limit = float(sys.argv[4 if key == "grad_norm" else 3])
         off = abs(a[step][key] - b[step][key])
         assert off <= limit, f"step {step}: {key} {a[step][key]} and {b[step][key]} differ by {off}"
 PY
@@ -237,9 +239,11 @@ case_preferences() {
   python3 -c '
 import json
 for i in range(24):
-    print(json.dumps({"prompt": "of " * (1 + i % 4), "chosen": "the " + "x" * (i % 7), "rejected": "y" * (i % 5)}))
+    prompt, chosen, rejected = "of " * (1 + i % 4), "the " + "x" * (i % 7), "y" * (i % 5)
+    print(json.dumps({"prompt": prompt, "chosen": chosen, "rejected": rejected}))
 ' >pairs.jsonl
-  local TRAIN=("$RAFTER" train "$TINY" "${RUN[@]/book.txt/pairs.jsonl}" --loss dpo)
+  local TRAIN=("$RAFTER" train "$TINY" "${MORE[@]/book.txt/pairs.jsonl}" --batch 4 --val-every 3
+    --val-fraction 0.25 --loss dpo)
   status 0 "${TRAIN[@]}" --steps 6 --out one || return
   on_mesh 2 context=2
   on_mesh 2 sequence=2

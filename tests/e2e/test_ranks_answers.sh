@@ -156,20 +156,24 @@ case_samples() {
 
 # All ranks answer the same prompts with the same weights.
 case_differences() {
-  local seed
+  local seed other="^rafter: rank 1 \\($(hostname)\\): it has other"
   for seed in 1 2; do
     status 0 "$RAFTER" train "$TINY" "${ONE[@]}" --data book.txt --steps 1 --batch 2 --seed $seed --val-every 0 \
       --out "run-$seed" && mkdir $seed && status 0 "$RAFTER" export "run-$seed" $seed/model || return
   done
   sed 's/word/ward/' prompts.jsonl >other.jsonl
   local same=("$RAFTER" generate model "${ONE[@]}" --max-tokens 3 --mesh data=2 --input "$PWD/prompts.jsonl")
+  local formed=("$RAFTER" generate llama:layers=2,width=32,heads=2,ff=64,vocab=300,seq=64 "${ONE[@]}"
+    --max-tokens 3 --mesh data=2 --prompt a --samples 2)
   for LIBRARY in "${LIBRARIES[@]}"; do
-    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other weights than rank 0" \
+    refuses 1 "$other weights" \
       ranks 2 env -C 1 "${same[@]}" last: env -C 2 "${same[@]}"
-    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other prompts than rank 0" \
+    refuses 1 "$other prompts or settings of the sampler" \
       ranks 2 env -C 1 "${same[@]}" last: env -C 1 "${same[@]/prompts.jsonl/other.jsonl}"
-    refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has other prompts than rank 0" \
+    refuses 1 "$other prompts or settings of the sampler" \
       ranks 2 env -C 1 "${same[@]}" last: env -C 1 "${same[@]}" --temperature 0.5
+    refuses 1 "$other prompts or settings of the sampler" \
+      ranks 2 "${formed[@]}" --choice one last: "${formed[@]}" --choice two
   done
 }
 
@@ -318,6 +322,18 @@ case_rl() {
     done
     [ ${#LIBRARIES[@]} = 1 ] ||
       same <(numbers "${LIBRARIES[0]}-$mesh") <(numbers "${LIBRARIES[1]}-$mesh") "figures of $mesh"
+  done
+  # the rows of a sequence are on two chips, and its gradient is that of one chip
+  local even=("${RL[@]/#6/7}" --batch 16 --steps 1)
+  status 0 "${even[@]}" --out even && each 2 context=2 "${even[@]}" --out NAME-context || return
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    python3 - even "$LIBRARY-context" <<'PY' || fail "the gradient of context=2 ($LIBRARY)"
+import json, sys
+def norm(run):
+    return next(r["grad_norm"] for r in map(json.loads, open(f"{run}/metrics.jsonl")) if r.get("step") == 1)
+one, two = map(norm, sys.argv[1:])
+assert one > 0 and abs(one - two) < 1e-4 * one, (one, two)
+PY
   done
 }
 # the answers before the first optimizer step, which rounds differently on each mesh

@@ -228,7 +228,7 @@ PY
 
 case_preferences() {
   plugin 'preferences with XLA' || return
-  local i loss train
+  local i loss train mesh
   for i in 1 2 3 4 5 6 7 8 9 10; do
     printf '{"prompt": "say %d", "chosen": " yes%s", "rejected": " no, %d"}\n' "$i" "${i//1/ please}" "$i"
   done >pairs.jsonl
@@ -237,6 +237,13 @@ case_preferences() {
       --lr 1e-2 --batch 8 --accumulate 2 --steps 3)
     status 0 "${train[@]}" --out "cpu-$loss"
     status 0 "${train[@]}" "${XLA[@]}" --out "xla-$loss" && near "cpu-$loss" "xla-$loss" loss,grad_norm 2e-3
+  done
+  # the chips of the axis context have every other row, and each chip of the axis data has whole pairs
+  train=("$RAFTER" train "$TINY" --threads 2 --loss dpo --data pairs.jsonl --lr 1e-2 --batch 16
+    --accumulate 2 --steps 2)
+  status 0 "${train[@]}" "${XLA[@]}" --out one
+  for mesh in context=2,tensor=2 data=4; do
+    status 0 "${train[@]}" "${XLA[@]}" --mesh $mesh --out "$mesh" && near one "$mesh" loss,grad_norm 2e-3
   done
 }
 

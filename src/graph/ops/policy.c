@@ -60,8 +60,9 @@ static rf_status loss_backward(rf_graph *graph, const rf_op *op, const int *grad
 }
 
 /* A chip needs all tokens of a sequence. So rows are sharded in the same way as the list of
- * segments, which lists whole sequences. A chip has an even number of answers of pairs (check_rows
- * in mesh_check.c), so the numbers of its segments also pair the answers. */
+ * segments, which lists whole sequences. rf_sequences_step puts both answers of a pair on one
+ * chip, and unused rows after the chip's pairs. So segment 2k of a chip is the preferred answer of
+ * its pair k. */
 static rf_status sequences_shard(rf_sharding *s) {
   rf_spec list = s->in[SEGMENTS];
   for (int i = 0; i < s->op->input_count; i++) s->in[i] = list;

@@ -232,8 +232,9 @@ enum { RECV, FORWARD, SEND, TENSOR, BACKWARD, NORM, UPDATE, OPS };
  * 1, and waits 4 for a slower rank at the end. A wait inside the microbatches does not count. */
 static const struct {
   int op, begin, end; /* op -1: a wait for a slower rank */
-} STEP[] = {{RECV, 0, 5}, {FORWARD, 5, 15},   {SEND, 15, 16}, {RECV, 16, 18}, {TENSOR, 18, 24},
-            {-1, 19, 23}, {BACKWARD, 24, 38}, {NORM, 38, 44}, {-1, 39, 43},   {UPDATE, 44, 50}};
+} STEP[] = {{RECV, 0, 5},     {FORWARD, 5, 15}, {SEND, 15, 16},     {RECV, 16, 18},
+            {TENSOR, 18, 24}, {-1, 19, 23},     {BACKWARD, 24, 38}, {NORM, 38, 44},
+            {-1, 39, 43},     {UPDATE, 44, 50}, {-1, 50, 54}};
 enum { SPANS = sizeof STEP / sizeof *STEP, MS = 1000000 };
 
 static rf_bubble bubble_of(const rf_op_def *const def[OPS], int steps, bool whole) {
@@ -250,7 +251,7 @@ static rf_bubble bubble_of(const rf_op_def *const def[OPS], int steps, bool whol
   for (int s = 0; s < steps; s++) {
     int64_t from = (int64_t)s * 60 * MS;
     step[s] =
-        (rf_traced_step){.step = s + 1, .begin = from, .end = from + (int64_t)50 * MS, .whole = whole || s};
+        (rf_traced_step){.step = s + 1, .begin = from, .end = from + (int64_t)54 * MS, .whole = whole || s};
     for (int i = 0; i < SPANS; i++)
       span[s * SPANS + i] = (rf_stamp){from + (int64_t)STEP[i].begin * MS,
                                        from + (int64_t)STEP[i].end * MS,
@@ -282,9 +283,9 @@ static void test_a_bubble(void **state) {
   for (int steps = 1; steps <= 4; steps++) {
     rf_bubble b = bubble_of(pipeline, steps, true);
     assert_int_equal(b.steps, steps);
-    is(b.seconds, 50);
+    is(b.seconds, 54);
     is(b.idle, 5 + 1 + 2 + 4);
-    is(b.busy, 50 - 12);
+    is(b.busy, 50 - 12); /* the wait after the last op is not a part of ops */
     is(b.fill, 5);
     is(b.drain, 4);
     assert_true(b.transfers == 3);
