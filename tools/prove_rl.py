@@ -39,7 +39,7 @@ def learn(rafter, model, folder, seed):
         rows = [row for row in map(json.loads, f) if "step" in row]
     curve = {row["step"]: row["eval_reward"] for row in rows if "eval_reward" in row}
     seconds = sum(row.get("seconds", 0) + row.get("eval_seconds", 0) for row in rows)
-    # a step without a right answer in any group trains nothing, and has no ratios
+    # a step trains nothing and has no ratios if all answers of each group have the same reward
     steps = [row for row in rows if "ratio_min" in row]
     if len(steps) < STEPS / 2:
         raise RuntimeError(f"seed {seed}: only {len(steps)} of {STEPS} steps trained")

@@ -97,13 +97,8 @@ bool rf_ask_structured(const rf_ask_rules *r, const rf_ask_field *f, const json_
 
 bool rf_ask_guided(const rf_ask_rules *r, const rf_ask_field *f, const json_t *value, rf_ask *ask,
                    rf_wrong *wrong) {
-  static const char *const OTHER[][2] = {{"guided_json", "json"},
-                                         {"json_schema", "json"},
-                                         {"guided_regex", "regex"},
-                                         {"guided_choice", "choice"}};
+  const size_t prefix = strlen("guided_"); /* otherwise, the field is json_schema */
+  const char *name = strncmp(f->name, "guided_", prefix) ? "json" : f->name + prefix;
   (void)r;
-  if (!is_set(value)) return true;
-  for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++)
-    if (!strcmp(f->name, OTHER[i][0])) return take_named(ask, f->name, OTHER[i][1], value, wrong);
-  return false;
+  return !is_set(value) || take_named(ask, f->name, name, value, wrong);
 }

@@ -42,7 +42,8 @@ __attribute__((unused, noinline)) static double packed_value(rf_view view, int64
   return value;
 }
 
-/* Always inlined: with sanitizers, clang otherwise spends a third of a test in calls of it. */
+/* Always inlined. Otherwise clang calls it for each element, and with sanitizers the test of sharded
+ * graphs takes 52 s instead of 32 s of processor time. */
 __attribute__((unused, always_inline)) static inline double load(rf_view view, int64_t i) {
   switch (view.dtype) {
   case RF_F32: return ((const float *)view.data)[i];
