@@ -323,10 +323,11 @@ def ceilings_text(r):
 def table(result):
     lines = [f"# {result['cpu']}, {result['date']}", "",
              f"The runs had {result['threads']} threads and the instruction set {result['isa']}. Every rate is the median",
-             "[minimum..maximum] of n repetitions, in tokens per second. The processes took turns. Ceilings are",
-             "medians of all bursts of the row. The column *planned* has the rate that `rafter plan` predicts from",
-             "the calibration of this machine. The number in brackets after *% of ceiling* counts only the",
-             "attention scores that the causal mask allows.", "",
+             "[minimum..maximum] of n repetitions, in tokens per second. The processes took turns. A ceiling is the",
+             "highest rate of the machine. It is measured in short bursts in the same run, and each row has the",
+             "median of its bursts. The column *planned* has the rate that `rafter plan` predicts from the",
+             "calibration of this machine. The number in brackets after *% of ceiling* counts only the attention",
+             "scores that the causal mask allows.", "",
              "| work | rafter | % of ceiling (causal) | planned | peers: rate, ratio | bar | met |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for r in result["rows"]:
         if "ours" not in r:

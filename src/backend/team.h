@@ -11,9 +11,9 @@
  *   than CROWDED of the window. So a team on an idle machine tries nothing.
  * - A try lasts one window. The team compares the pace of this window with the pace of the window
  *   before. The pace is the time of the ops, divided by the sum of the shortest times of the same
- *   ops so far. If the try was faster, the team keeps its number of threads.
- * - A smaller team tries more threads again after a pause. After any other try, the pause
- *   doubles. */
+ *   ops so far. If the try was faster, the team keeps the number of threads of the try.
+ * - If the try was not faster, the team returns to the number before the try. It tries the other
+ *   direction after a pause, and doubles the next pause. A faster try makes the pause short again. */
 #ifndef RF_TEAM_H
 #define RF_TEAM_H
 

@@ -78,9 +78,9 @@ typedef struct rf_tensor {
   rf_spec spec;       /* sharding of the tensor over the mesh; `shape` is the shape on one chip */
   /* code of the name in remat policies (RF_SAVED_AS in remat.h); 0: the tensor has no name there */
   int8_t saved;
-  /* Number of memory slots. In a pipeline, several microbatches may need their own value of the
-   * tensor at the same time. Microbatch i uses slot i % slots. Each slot has the shape `shape`. 0
-   * means 1. */
+  /* Number of memory slots; 0 means one slot. In a pipeline, several microbatches may need their
+   * own value of the tensor at the same time. Microbatch i uses slot i % slots. Each slot has the
+   * shape `shape`. */
   int32_t slots;
   /* In the plan of one pipeline stage that runs: a bit for each stage that stores the tensor. A
    * tensor that only other stages store has no bytes in this plan (rf_tensor_is_elsewhere). */

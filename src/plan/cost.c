@@ -403,8 +403,8 @@ static double edge_seconds(const rf_machine *machine, const char *op, const char
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Seconds of a product of generation with a plain matrix. -1: the machine has no curve for this
- * product. */
+/* Seconds of a matrix product whose matrix is plain (not packed), in a job that generates or
+ * scores. -1: the machine has no curve for this product. */
 static double plain_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             const rf_cost_class *class, double flops) {
   const rf_curve *curve = exact_curve(machine, class->name, class->type);
@@ -425,9 +425,8 @@ static double turned_seconds(const rf_machine *machine, const rf_graph *graph, c
   return !(flops > 0) ? 0 : curve ? flops / curve_rate(curve, chunk_rows(graph, op)) : -1;
 }
 
-/* Seconds of a product with a packed matrix, as the sum over the parts of the matrix. The function
- * also gives the seconds of a product of generation with a plain matrix. Returns -1 without
- * curves. */
+/* Seconds of a product with a packed matrix, as the sum over the parts of the matrix, or with a
+ * plain matrix in a job that generates or scores. Returns -1 without curves. */
 static double product_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                               rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];

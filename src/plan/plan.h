@@ -249,7 +249,7 @@ typedef struct rf_fit_found {
 /* Cost of a job with several phases. The plan is one phase of this job. */
 typedef struct rf_fit_cost {
   int64_t bytes,      /* memory of the phase that needs the most memory */
-      kept_elsewhere; /* bytes that the other phases keep while the plan runs */
+      kept_elsewhere; /* bytes that phases outside this plan keep in memory while it runs */
   double seconds;     /* of all phases */
 } rf_fit_cost;
 /* Computes the cost of the whole job for one plan of the search. The result is RAFTER_INVALID if

@@ -14,8 +14,9 @@ void rf_rl_forget(rf_rl *rl); /* Frees the groups. */
 rf_status rf_rl_learn(rf_rl *rl, rf_rl_report *report, rf_error *error);
 
 /* measure.c */
-/* Adds the answers of the groups from group `first` on. At the end, changes sums into means. */
+/* Adds the answers of the groups from group `first` on to the report's sums. */
 void rf_rl_measure_answers(const rf_rl *rl, int64_t first, rf_rl_report *report);
+/* Changes these sums into means. */
 void rf_rl_measure_answers_end(const rf_rl *rl, rf_rl_report *report);
 /* Adds the ratios of one pass of the trainer over `count` sequences to the report's sums.
  * rf_rl_measure_end computes means from these sums. */

@@ -330,8 +330,8 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives the cause `gap` to `seconds` inside bodies of ops. Each piece gets a part of the seconds in
- * proportion to its time in `l`. */
+/* Moves `seconds` of a lane from the bodies of ops to the cause `gap`. Each piece gives a part in
+ * proportion to its time in `l`, and at most what its body has left. */
 static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap, double seconds) {
   double all = 0;
   for (const piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)

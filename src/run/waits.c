@@ -15,7 +15,8 @@ static rf_rank_waits *gathered;
 
 /* The step in progress. */
 static struct {
-  double begin, waited; /* seconds of the step; waits since the link was opened */
+  double begin;  /* time of the step's begin, in seconds */
+  double waited; /* seconds that the link had waited in total before the step */
   int64_t number;
   rf_rank_steps own;
 } step;

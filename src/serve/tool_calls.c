@@ -101,9 +101,10 @@ static void begin_scan(rf_tool_calls *c, int depth) {
   c->in_string = c->escaped = false;
 }
 
-/* Reads JSON. Whole numbers above 64 bits and zeros in strings are valid. Jansson refuses three
- * things that the grammar of JSON allows: numbers that are too large for a double (1e400), one half
- * of a surrogate pair (\ud83d), and zeros in keys. Arguments with these things count as wrong. */
+/* Reads JSON. Whole numbers above 64 bits and NUL characters (\u0000) in strings are valid. Jansson
+ * refuses three things that the grammar of JSON allows: numbers that are too large for a double
+ * (1e400), one half of a surrogate pair (\ud83d), and NUL characters in keys. Arguments with these
+ * things count as wrong. */
 static json_t *read_json(const char *text, size_t bytes) {
   return json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
 }

@@ -168,7 +168,7 @@ static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t
   }
 }
 
-/* Multiplies unit `u`, packed at `passing`, by held units [h0, h1). */
+/* Multiplies the passing unit `u`, which is packed at `passing`, by the held units h0 to h1 - 1. */
 static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t h1) {
   const job *j = w->j;
   const rf_gemm *g = j->g;

@@ -1,5 +1,5 @@
-/* mesh_check.c - checks that a job can be sharded over a mesh. An error names the size that the
- * number of chips does not divide, and numbers of chips that divide the size. */
+/* mesh_check.c - checks that a job can be sharded over a mesh. If the number of chips does not divide
+ * a size, the error names this size, and the hint lists numbers of chips that divide it. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 

@@ -60,8 +60,8 @@ typedef struct rf_heads {
   rf_dtype dtype, wide;
 } rf_heads;
 rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error);
-/* Work of attention over `rows` rows: `pair` FLOPs for each pair of query and key, and `again`
- * FLOPs of recomputation. The chips of the op's group share this work. */
+/* Work of attention over `rows` rows. Each pair of query and key costs `pair` FLOPs. Recomputation
+ * costs `again` more FLOPs for each pair. The chips of the op's group share this work. */
 rf_work rf_pairs_work(const rf_graph *graph, const rf_op *op, int64_t rows, double pair, double again);
 /* Cost of attention over a cache of latent rows. */
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op);
