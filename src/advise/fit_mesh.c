@@ -20,6 +20,9 @@ typedef struct mesh_search {
   rf_settings *settings; /* of the last candidate */
   candidate at[MAX_MESHES];
   int count;
+  int too_large;    /* meshes that need too much memory */
+  rf_error refused; /* of the first mesh that cannot run the job for another reason */
+  const candidate *refuses;
 } mesh_search;
 
 static void add(mesh_search *s, int64_t slices, const char *axis, int64_t chips, int64_t data,
@@ -117,8 +120,13 @@ static rf_status try_step(mesh_search *s, candidate *c, rf_error *error) {
   if (status == RAFTER_OK) status = rf_plan_make(&s->settings->model, &s->settings->plan, &plan, &refused);
   if (status == RAFTER_OK && rf_plan_require_fit(plan, &refused) == RAFTER_OK)
     c->rate = 1 / plan->step_seconds;
+  s->too_large += status == RAFTER_OK && c->rate <= 0;
   rf_plan_free(plan);
   rf_options_free(options);
+  if (status == RAFTER_INVALID && !s->refuses) {
+    s->refuses = c;
+    s->refused = refused;
+  }
   if (status != RAFTER_FAILED) return RAFTER_OK;
   if (error) *error = refused;
   return status;
@@ -170,7 +178,11 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char lin
     list_pipelines(s, &first, chips);
     status = compare(s, options, "--mesh auto", try_step, line, &found, error);
   }
-  if (status == RAFTER_OK && !found)
+  if (status == RAFTER_OK && !found && !s->too_large && s->refuses)
+    status = RF_FAIL(error, RAFTER_INVALID, s->refused.hint,
+                     "no mesh of %d chips can run this job (--mesh auto compared %d). With %s: %s", chips,
+                     s->count, s->refuses->mesh, s->refused.message);
+  else if (status == RAFTER_OK && !found)
     status = RF_FAIL(error, RAFTER_NO_FIT,
                      "to see why a mesh does not fit, give this mesh to `rafter plan` with --mesh",
                      "no mesh of %d chips fits (--mesh auto compared %d)", chips, s->count);

@@ -11,7 +11,8 @@
 rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *settings, char line[240],
                       rf_error *error);
 /* Implements --mesh auto: sets --mesh to the mesh of `chips` chips that fits and has the highest
- * predicted rate. `line` as above. RAFTER_NO_FIT: no mesh fits. */
+ * predicted rate. `line` as above. RAFTER_NO_FIT: no mesh fits. RAFTER_INVALID: no mesh can run the
+ * job, for another reason than memory. */
 rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char line[240], rf_error *error);
 
 #endif

@@ -427,7 +427,15 @@ case_refused() {
   refuses 2 '--mesh data=2 needs one process for each chip \(expected 2 processes, got 1\)' \
     "${TRAIN[@]}" --steps 1 --mesh data=2 --out refused-3
   says 'mpirun -n 2'
+  refuses 2 'no mesh of 4 chips can run this job .*With data=4: .*expected a multiple, got 3 sequences' \
+    ranks 4 "$RAFTER" train "$TINY" "${MORE[@]}" --batch 3 --steps 1 --mesh auto --out refused-4
   [ -z "$(find . -name 'refused-*')" ] || fail 'a refused run leaves a folder'
+}
+
+case_automatic_mesh() {
+  status 0 ranks 2 "${TRAIN[@]}" --steps 1 --mesh auto --out automatic
+  says '--mesh auto compared [0-9]+ meshes, of which [0-9]+ fit, and took'
+  ok "$RAFTER" runs automatic
 }
 
 case_differences() {
