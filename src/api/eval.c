@@ -69,11 +69,20 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   return rf_begin_journal(&e->journal, e->sink, o, &pass, 1, error);
 }
 
+/* The ranks share the texts, so all ranks need the same list. */
+static rf_status check_ranks(const rf_scorer *scorer, const rf_scored *text, int64_t count, rf_error *error) {
+  rf_fingerprint *f = rf_fingerprint_new();
+  for (int64_t i = 0; i < count; i++)
+    rf_fingerprint_add(f, text[i].tokens, (size_t)text[i].count * sizeof *text[i].tokens);
+  return rf_ranks_same(scorer->run, "other texts", f, error);
+}
+
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), executed = 0, passes = 0;
   double start = rf_now_seconds();
   *done = 0;
+  RF_TRY(check_ranks(scorer, text, count, error));
   while (*done < count && !e->stopped) {
     int64_t at = 0, some = 0;
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/eval.h"
+#include "api/ranks.h"
 #include "reward/number.h"
 
 #include <libgen.h>
@@ -161,6 +162,17 @@ static bool stepped(void *self, int events) {
   return x->failed == RAFTER_OK && !stops;
 }
 
+/* The ranks share the prompts, so all ranks need the same list. */
+static rf_status check_ranks(const exam *x, const rf_generator *g, rf_error *error) {
+  rf_fingerprint *f = rf_fingerprint_new();
+  for (int i = 0; i < x->count; i++) {
+    const problem *p = &x->problem[i];
+    if (!p->ended)
+      rf_fingerprint_add(f, p->of.tokens.at, (size_t)p->of.tokens.count * sizeof *p->of.tokens.at);
+  }
+  return rf_ranks_same(g->run, "other prompts", f, error);
+}
+
 static rf_status answer_all(exam *x, rf_error *error) {
   rf_evaluation *e = x->e;
   const rf_options *o = e->options;
@@ -186,6 +198,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
                   : x->left < usual            ? x->left
                                                : usual;
   RF_GO(rf_open_generator(&e->settings, o, e->sink, &g, error));
+  RF_GO(check_ranks(x, g, error));
   rf_report_pass pass[2];
   rf_executed_plans(g, pass);
   RF_GO(rf_begin_journal(&e->journal, e->sink, o, pass, 2, error));

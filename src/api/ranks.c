@@ -116,6 +116,12 @@ rf_status rf_ranks_input(const rf_options *o, rf_error *error) {
   return status;
 }
 
+rf_status rf_ranks_same(rf_run *run, const char *what, rf_fingerprint *fingerprint, rf_error *error) {
+  char text[RF_FINGERPRINT_TEXT];
+  rf_fingerprint_end(fingerprint, text);
+  return rf_run_same(run, what, rf_name_key(text), error);
+}
+
 void rf_ranks_drop_copies(const rf_plan_options *plan, json_t *options) {
   char text[160];
   rf_mesh mesh = plan->build.mesh;

@@ -2,6 +2,7 @@
  * perplexity. A row holds one text with its results. */
 #define _GNU_SOURCE
 #include "api/answers.h"
+#include "api/ranks.h"
 #include "journal/traced.h"
 #include "journal/executed.h"
 
@@ -291,6 +292,16 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
+/* The ranks share the windows, so all ranks need the same list. */
+static rf_status check_ranks(const work *w, const rf_scorer *scorer, rf_error *error) {
+  rf_fingerprint *f = rf_fingerprint_new();
+  for (int64_t i = 0; i < w->windows; i++) {
+    const window *v = &w->window[i];
+    rf_fingerprint_add(f, w->row[v->row].ids.at + v->begin, (size_t)v->count * sizeof(int32_t));
+  }
+  return rf_ranks_same(scorer->run, "other texts", f, error);
+}
+
 /* Scores all windows. *seconds is the time of the forward passes alone. */
 static rf_status pass_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *executed,
                           double *seconds, rf_error *error) {
@@ -392,6 +403,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_TRY(rf_traced_open(o, &record, error));
   RF_GO(rf_open_scorer(&w->settings, o, sink, &scorer, error));
   rf_report_pass pass = {.name = "score", .plan = scorer->plan};
+  RF_GO(check_ranks(w, scorer, error));
   RF_GO(rf_begin_journal(&journal, sink, o, &pass, 1, error));
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = pass_all(w, scorer, sink, &executed, &seconds, error);

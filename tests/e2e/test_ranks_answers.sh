@@ -154,6 +154,15 @@ case_samples() {
   each 4 data=4 "${one[@]}" && same <(text_of one.out) <(text_of out) 'one answer on four ranks'
 }
 
+# differ WHAT COMMAND... FILE: the last rank has another file of the same size.
+differ() {
+  local what=$1 file=${*: -1} command=("${@:2:$#-2}")
+  sed '0,/[a-z] [a-z]/s//x y/; 0,/\[0, 3/s//[1, 3/' "$file" >"other-$file"
+  local more=("${ONE[@]}" --mesh data=2)
+  refuses 1 "it has other $what" \
+    ranks 2 "${command[@]}" "$file" "${more[@]}" last: "${command[@]}" "other-$file" "${more[@]}"
+}
+
 # All ranks answer the same prompts with the same weights.
 case_differences() {
   local seed other="^rafter: rank 1 \\($(hostname)\\): it has other"
@@ -175,6 +184,10 @@ case_differences() {
     refuses 1 "$other prompts or settings of the sampler" \
       ranks 2 "${formed[@]}" --choice one last: "${formed[@]}" --choice two
   done
+  differ texts "$RAFTER" score "$TINY" --input texts.jsonl
+  differ texts "$RAFTER" eval perplexity "$TINY" --seq 16 --data book.txt
+  differ texts "$RAFTER" eval choices "$TINY" --data choices.jsonl
+  differ prompts "$RAFTER" eval gsm8k "${TINY/seq=32/seq=64}" --shots 0 --max-tokens 9 --data gsm.jsonl
 }
 
 # The plan has the bytes of a rank, and each copy computes its share of the passes.
