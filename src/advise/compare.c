@@ -66,8 +66,7 @@ static char *percent(double value, char text[32]) {
 
 static char *usd(double value, char text[32]) {
   if (value >= 1000) return rf_text_count(value, text);
-  snprintf(text, 32, "%.4g", value);
-  return text;
+  return rf_text_figures(value, 4, text);
 }
 
 /* True if the job answers prompts, so that its rate and cost are not those of a decode step. */

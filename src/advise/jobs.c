@@ -170,8 +170,8 @@ static void put_rollout(FILE *out, const rf_job_lengths *l, const rf_serve_stats
                         double usd_per_hour) {
   char a[32], b[32], usd[64] = "";
   if (usd_per_hour > 0)
-    snprintf(usd, sizeof usd, ", %.4g USD per million tokens",
-             usd_per_hour / 3600 / served->tokens_per_second * 1e6);
+    snprintf(usd, sizeof usd, ", %s USD per million tokens",
+             rf_text_figures(usd_per_hour / 3600 / served->tokens_per_second * 1e6, 4, a));
   fprintf(out, "\nrollout   %lld prompt%s of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s%s\n",
           (long long)prompts, rf_plural(prompts), (long long)l->prompt, l->samples, rf_plural(l->samples),
           (long long)l->answer, rf_text_seconds(served->seconds, a),

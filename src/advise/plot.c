@@ -286,6 +286,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
       rf_gnuplot_quote(p, title));
   for (int k = 0; k < 2; k++) {
     rf_plot_label label[2 * MAX] = {0};
+    char text[32];
     rf_plot_area area = {.left = 0.11,
                          .right = 0.97,
                          .bottom = panel[k].bottom,
@@ -300,8 +301,8 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
              p50 = rf_json_at(row, panel[k].key, "p50"), p99 = rf_json_at(row, panel[k].key, "p99");
       label[i] = (rf_plot_label){.x = x, .y = p99, .radius = 5};
       label[rows + i] = (rf_plot_label){.x = x, .y = p50, .radius = 5}; /* a point without a label */
-      snprintf(label[i].text, sizeof label[i].text, "%.4g/s",
-               json_number_value(json_object_get(row, "requests_per_second")));
+      snprintf(label[i].text, sizeof label[i].text, "%s/s",
+               rf_text_figures(json_number_value(json_object_get(row, "requests_per_second")), 4, text));
       area.x1 = fmax(area.x1, x);
       area.y0 = fmin(area.y0, p50);
       area.y1 = fmax(area.y1, p99);

@@ -221,14 +221,16 @@ static void set_served(const service *s) {
   const rf_serve_stats *v = &s->best.served;
   const double requests = (double)s->requests, watts = one->watts * one->chips,
                more = other ? other->watts * other->chips : 0;
+  char rate[32];
   p->served = (rf_report_unit){.name = "request",
                                .seconds = v->seconds / requests,
                                .tokens = v->tokens_per_second * v->seconds / requests,
                                .model_flops = v->total.model_flops / (double)(s->each * s->copies),
                                .usd_per_hour = usd_of_service(s),
                                .watts = other && !(more > 0) ? 0 : watts + more};
-  snprintf(p->served.note, sizeof p->served.note, " of answers at %.3g requests/s%s,%s", s->best.rate,
-           v->saturated ? " (the queue grows)" : "", other ? " both machines included," : "");
+  snprintf(p->served.note, sizeof p->served.note, " of answers at %s requests/s%s,%s",
+           rf_text_figures(s->best.rate, 3, rate), v->saturated ? " (the queue grows)" : "",
+           other ? " both machines included," : "");
 }
 
 static void put_row(const service *s, const served_rate *row, const char *note) {

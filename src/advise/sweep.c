@@ -221,8 +221,7 @@ static rf_status plan_value(const rf_options *o, const char *name, int64_t batch
 static void say_price(const rafter_sink *sink, const json_t *plan) {
   char text[32];
   double usd = rf_json_at(plan, "cost", "usd_per_million_tokens");
-  snprintf(text, sizeof text, "%.3g", usd);
-  rf_say(sink, "%9s  ", usd > 0 ? text : "no price");
+  rf_say(sink, "%9s  ", usd > 0 ? rf_text_figures(usd, 3, text) : "no price");
 }
 
 /* The columns of --job serve. The figures are from the highest request rate that the plan sustains.

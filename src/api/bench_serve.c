@@ -145,14 +145,15 @@ static rf_status check_clients(const rf_options *o, rf_error *error) {
 /* Writes the lengths of the requests as a line of text. */
 static void describe(rf_serve_bench *b) {
   const rf_options *o = b->o;
-  char how[128], size[160];
+  char how[128], size[160], text[32];
   const long long clients = (long long)rf_options_int_or(o, "concurrency", 1);
   int rates = 0;
   if (rf_options_is_set(o, "rates")) rf_options_floats(o, "rates", &rates);
   if (rates) snprintf(how, sizeof how, "Poisson arrivals at %d rate%s", rates, rf_plural(rates));
   else if (b->arrivals) snprintf(how, sizeof how, "arrivals of %.80s", rf_options_text(o, "arrivals"));
   else if (rf_options_is_set(o, "rate"))
-    snprintf(how, sizeof how, "Poisson arrivals, %.4g requests/s", rf_options_float(o, "rate"));
+    snprintf(how, sizeof how, "Poisson arrivals, %s requests/s",
+             rf_text_figures(rf_options_float(o, "rate"), 4, text));
   else snprintf(how, sizeof how, "closed loop, %lld client%s", clients, rf_plural(clients));
   if (b->arrivals || b->prompts.rows) snprintf(size, sizeof size, "lengths of the file");
   else

@@ -117,13 +117,14 @@ rf_status rf_bench_run_row(rf_serve_bench *b, double rate, bool searched, rf_err
   rf_traffic_outcome outcome;
   rf_arrival *list = list_of(b, rate, count);
   rf_traffic_record *record = calloc((size_t)count, sizeof *record);
+  char text[32];
   rf_status status = RAFTER_OK;
   if (!list || !record) RF_GO(rf_bench_no_memory(error));
   *row = (rf_traffic_row){.rate = rate, .requests = count, .searched = searched};
   row->clients = rf_options_int_or(b->o, "concurrency", closed);
   b->prompts.part = (uint64_t)b->r.rows + 1;
   b->now[0] = 0;
-  if (rate > 0) snprintf(b->now, sizeof b->now, "%.4g requests/s: ", rate);
+  if (rate > 0) snprintf(b->now, sizeof b->now, "%s requests/s: ", rf_text_figures(rate, 4, text));
   const rf_traffic_run run = {.list = list,
                               .count = count,
                               .closed = closed,

@@ -10,7 +10,7 @@
 
 static char *number_text(double value, char text[32]) {
   double size = fabs(value);
-  if (size >= 1e15 || (size < 1e-3 && size > 0)) snprintf(text, 32, "%.4g", value);
+  if (size >= 1e15 || (size < 1e-3 && size > 0)) return rf_text_figures(value, 4, text);
   else if (value == floor(value)) return rf_text_whole((int64_t)value, text);
   else if (size >= 1000) return rf_text_count(value, text);
   else snprintf(text, 32, size < 10 ? "%.3f" : "%.2f", value);
@@ -19,8 +19,8 @@ static char *number_text(double value, char text[32]) {
 
 static const char *percent_text(double percent, char text[32]) {
   char number[32];
-  if (fabs(percent) < 1000) snprintf(text, 32, "%.4g %%", percent);
-  else snprintf(text, 32, "%.29s %%", number_text(percent, number));
+  snprintf(text, 32, "%.29s %%",
+           fabs(percent) < 1000 ? rf_text_figures(percent, 4, number) : number_text(percent, number));
   return text;
 }
 

@@ -138,8 +138,8 @@ static void put_cost(FILE *out, const rf_report_plan *report) {
     return;
   }
   if (usd > 0)
-    fprintf(out, "cost      %.4g USD per million tokens%s at %.2f USD per chip hour (%s%s%s)\n",
-            usd * job.seconds / job.tokens * 1e6, job.note, chip, m->price_tier,
+    fprintf(out, "cost      %s USD per million tokens%s at %.2f USD per chip hour (%s%s%s)\n",
+            rf_text_figures(usd * job.seconds / job.tokens * 1e6, 4, a), job.note, chip, m->price_tier,
             others ? "; --price takes " : "", others ? tiers : "");
   else if (chip > 0)
     fprintf(out, "cost      no price of the machine of --prefill-on is known; --price 2.50 sets USD per chip "

@@ -103,6 +103,9 @@ char *rf_text_count(double count, char text[32]);
 char *rf_text_whole(int64_t count, char text[32]);
 /* Writes any number. Numbers that are not tiny have no exponent: "4.5851", "24,576", "0.0003". */
 char *rf_text_number(double value, char text[32]);
+/* Writes a number with at most `figures` (1 to 15) significant digits, and without an exponent from
+ * 1e-12 to 1e15: "0.00005613", "1,235". Zeros at the end of a fraction are left out. */
+char *rf_text_figures(double value, int figures, char text[32]);
 /* "0.3411 USD", "12,345 USD", "32.1 M USD". */
 char *rf_text_usd(double usd, char text[32]);
 

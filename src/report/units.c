@@ -93,6 +93,24 @@ char *rf_text_whole(int64_t count, char text[32]) {
   return text;
 }
 
+char *rf_text_figures(double value, int figures, char text[32]) {
+  char rounded[32];
+  snprintf(rounded, sizeof rounded, "%.*e", figures - 1, value);
+  const char *after = strchr(rounded, 'e');
+  const double number = strtod(rounded, NULL);
+  const int exponent = after ? atoi(after + 1) : 0;
+  if (number == 0 || !after) return strcpy(text, number == 0 ? "0" : rounded); /* no exponent: infinite */
+  if (exponent < -12 || exponent >= 15) snprintf(text, 32, "%.*g", figures, value);
+  else if (exponent >= figures - 1) rf_text_whole((int64_t)number, text);
+  else {
+    snprintf(text, 32, "%.*f", figures - 1 - exponent, number);
+    char *end = text + strlen(text);
+    while (end[-1] == '0') *--end = 0;
+    if (end[-1] == '.') end[-1] = 0;
+  }
+  return text;
+}
+
 char *rf_text_usd(double usd, char text[32]) {
   char whole[32];
   if (fabs(usd) < 1) snprintf(text, 32, fabs(usd) < 1e-4 && usd != 0 ? "%.6f USD" : "%.4g USD", usd);
@@ -106,6 +124,6 @@ char *rf_text_number(double value, char text[32]) {
   if (fabs(value) >= 1e15) snprintf(text, 32, "%.4g", value);
   else if (value == floor(value)) return rf_text_whole((int64_t)value, text);
   else if (fabs(value) >= 999.5) return rf_text_count(value, text);
-  else snprintf(text, 32, "%.5g", value);
+  else return rf_text_figures(value, 5, text);
   return text;
 }

@@ -2,6 +2,7 @@
  * of the page (tests/browser/test_layout.py) reads, too. */
 #include "report/report.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +45,32 @@ static void numbers_are_written_as_in_the_table(void **state) {
   assert_true(rows > 30);
 }
 
+static void figures_have_no_exponent(void **state) {
+  (void)state;
+  static const struct {
+    double value;
+    int figures;
+    const char *wanted;
+  } CASES[] = {{0, 4, "0"},
+               {0.00005613, 4, "0.00005613"},
+               {2.37e-6, 4, "0.00000237"},
+               {12345.6, 4, "12,350"},
+               {1234.5, 3, "1,230"},
+               {9999.6, 4, "10,000"},
+               {0.99996, 4, "1"},
+               {0.5, 4, "0.5"},
+               {-12.346, 4, "-12.35"},
+               {100, 3, "100"},
+               {1e-13, 4, "1e-13"},
+               {1.5e15, 4, "1.5e+15"},
+               {INFINITY, 4, "inf"}};
+  char text[32];
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+    assert_string_equal(rf_text_figures(CASES[i].value, CASES[i].figures, text), CASES[i].wanted);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_are_written_as_in_the_table)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_are_written_as_in_the_table),
+                                     cmocka_unit_test(figures_have_no_exponent)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
