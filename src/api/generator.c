@@ -28,8 +28,14 @@ struct rafter_generator {
   rf_generator *g;
   rf_constraints *constraints;
   entry *first, *spent; /* spent: list of ended requests, whose texts stay valid until the next step */
-  rafter_event *event;  /* (rf_generator_events): events of the last step */
-  rf_error *why;        /* (2 x batch): error of each event */
+  /* (rf_generator_events): events of the last step. A later event of the same step may move the
+   * text of an answer, so the address of an event's text is computed when the caller takes it. */
+  struct given {
+    rafter_event event;
+    const rf_reply *reply;
+    size_t at;    /* of the event's text in the reply's text */
+    rf_error why; /* error of the event */
+  } * event;
   int events, taken;
 };
 
@@ -65,9 +71,8 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   RF_TRY(rf_sampling_of(o, &h->settings, &(rafter_sink){0}, &h->sampling, error));
   size_t events = (size_t)rf_generator_events(h->g);
   h->event = calloc(events, sizeof *h->event);
-  h->why = calloc(events, sizeof *h->why);
-  return h->event && h->why ? RAFTER_OK
-                            : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  return h->event ? RAFTER_OK
+                  : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
 }
 
 rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator,
@@ -91,7 +96,6 @@ void rafter_generator_close(rafter_generator *h) {
   rf_constraints_close(h->constraints);
   rafter_tokenizer_close(h->tokenizer);
   free(h->event);
-  free(h->why);
   free(h);
 }
 
@@ -320,24 +324,26 @@ static rf_status ended(void *self, rf_replies *of, rf_error *error) {
 static rf_status taken(void *self, rf_replies *of, const rf_event *from, rf_error *error) {
   rafter_generator *h = self;
   rf_reply *r = &of->reply[from->sample];
-  rf_error *why = &h->why[h->events];
+  struct given *given = &h->event[h->events++];
   (void)error;
-  if (from->error) *why = *from->error;
-  h->event[h->events++] = (rafter_event){
+  if (from->error) given->why = *from->error;
+  given->reply = h->tokenizer ? r : NULL;
+  given->at = r->shown;
+  given->event = (rafter_event){
       .request = from->request,
       .sample = from->sample,
       .token = from->token,
       .index = from->index,
       .owner = ((entry *)of->owner)->owner,
-      .text = h->tokenizer ? r->text + r->shown : "",
+      .text = "",
       .text_bytes = h->tokenizer ? r->bytes - r->shown : 0,
       .logprob = from->logprob,
       .top = from->top,
       .top_ids = from->top_ids,
       .top_logprobs = from->top_logprobs,
       .finish = FINISH[r->finish],
-      .status = from->error ? why->status : RAFTER_OK,
-      .message = from->error ? why->message : "",
+      .status = from->error ? given->why.status : RAFTER_OK,
+      .message = from->error ? given->why.message : "",
   };
   r->shown = r->bytes;
   return RAFTER_OK;
@@ -352,6 +358,8 @@ rafter_status rafter_generator_step(rafter_generator *h, rafter_error *error) {
 
 bool rafter_generator_next(rafter_generator *h, rafter_event *event) {
   if (h->taken == h->events) return false;
-  rf_sized_give(event, &h->event[h->taken++], sizeof *event);
+  struct given *given = &h->event[h->taken++];
+  if (given->reply) given->event.text = given->reply->text + given->at;
+  rf_sized_give(event, &given->event, sizeof *event);
   return true;
 }
