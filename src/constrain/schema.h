@@ -11,7 +11,7 @@ enum {
   RF_SCHEMA_WHERE = 400,        /* bytes of a JSON pointer in errors */
   RF_SCHEMA_PROPERTIES = 2000,  /* of an object */
   RF_SCHEMA_NAME = 512,         /* bytes of a property's name */
-  RF_SCHEMA_COMPARED = 1 << 20, /* values that oneOf compares */
+  RF_SCHEMA_COMPARED = 1 << 20, /* values, names and schemas that oneOf compares */
 };
 
 /* The JSON types of a value, as bits. An integer is a number too. */
@@ -38,7 +38,7 @@ typedef struct rf_schema {
   } * rule;
   int rules, rule_room;
   int nested;
-  int64_t compared;            /* number of values that oneOf has compared */
+  int64_t compared;            /* number of values, names and schemas that oneOf has compared */
   char where[RF_SCHEMA_WHERE]; /* JSON pointer to the current schema */
 } rf_schema;
 

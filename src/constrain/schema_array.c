@@ -81,10 +81,17 @@ rf_status rf_schema_add_array(rf_schema *s, const json_t *schema, int32_t from, 
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
+/* Counts the work of comparing alternatives, which a short schema can make endless. Returns false
+ * after too much work. Then the alternatives count as not distinct. */
+static bool may_compare(rf_schema *s, size_t work) {
+  s->compared += (int64_t)work + 1;
+  return s->compared <= RF_SCHEMA_COMPARED;
+}
+
 /* Follows the references of a schema, and returns the schema that they name. */
 static const json_t *resolve(rf_schema *s, const json_t *schema) {
   for (int i = 0; json_object_get(schema, "$ref"); i++) {
-    schema = i < RF_SCHEMA_NESTED ? rf_schema_target(s, schema) : NULL;
+    schema = i < RF_SCHEMA_NESTED && may_compare(s, 0) ? rf_schema_target(s, schema) : NULL;
     if (!schema) return NULL;
   }
   return schema;
@@ -96,7 +103,8 @@ static unsigned types_within(rf_schema *s, const json_t *schema, int depth) {
   unsigned types = 0;
   size_t i;
   schema = depth < 8 ? resolve(s, schema) : NULL;
-  if (!json_is_object(schema)) return RF_TYPE_ANY;
+  if (!json_is_object(schema) || !may_compare(s, json_array_size(json_object_get(schema, "type"))))
+    return RF_TYPE_ANY;
   list = json_object_get(schema, "anyOf");
   if (!list) list = json_object_get(schema, "oneOf");
   if (!list) {
@@ -104,7 +112,10 @@ static unsigned types_within(rf_schema *s, const json_t *schema, int depth) {
                                                                                 : RF_TYPE_ANY;
     return types & RF_TYPE_NUMBER ? types | RF_TYPE_INTEGER : types;
   }
-  json_array_foreach ((json_t *)list, i, one) types |= types_within(s, one, depth + 1);
+  json_array_foreach ((json_t *)list, i, one) {
+    if (types == RF_TYPE_ANY) break;
+    types |= types_within(s, one, depth + 1);
+  }
   return types;
 }
 
@@ -116,12 +127,11 @@ static json_t *values_of(rf_schema *s, const json_t *schema) {
   return one ? json_pack("[O]", one) : json_incref(json_object_get(schema, "enum"));
 }
 
-/* After too many comparisons, this function returns true. */
+/* After too much work, this function returns true. */
 static bool share_value(rf_schema *s, const json_t *a, const json_t *b) {
   json_t *x, *y;
   size_t i, k;
-  s->compared += (int64_t)(json_array_size(a) * json_array_size(b)) + 1;
-  if (s->compared > RF_SCHEMA_COMPARED) return true;
+  if (!may_compare(s, json_array_size(a) * json_array_size(b))) return true;
   json_array_foreach ((json_t *)a, i, x)
     json_array_foreach ((json_t *)b, k, y)
       if (json_equal(x, y)) return true;
@@ -156,8 +166,9 @@ static bool are_disjoint(rf_schema *s, const json_t *a, const json_t *b) {
   if (rf_schema_types(a) != RF_TYPE_OBJECT || rf_schema_types(b) != RF_TYPE_OBJECT) return false;
   json_object_foreach (json_object_get(a, "properties"), name, value) {
     const json_t *other = json_object_get(json_object_get(b, "properties"), name);
-    bool both = rf_schema_requires(json_object_get(a, "required"), name) &&
-                rf_schema_requires(json_object_get(b, "required"), name);
+    const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
+    if (!may_compare(s, json_array_size(in_a) + json_array_size(in_b))) return false;
+    bool both = rf_schema_requires(in_a, name) && rf_schema_requires(in_b, name);
     if (other && both && lists_differ(s, value, other)) return true;
   }
   return false;

@@ -184,6 +184,34 @@ static void refused_keywords_are_named(void **state) {
   }
 }
 
+/* Comparisons of alternatives that would take years: a list that contains itself, and long lists of
+ * types and of required names. */
+static void comparisons_are_bounded(void **state) {
+  enum { MANY = 20000 };
+  static char text[2000000];
+  rf_automaton a;
+  rf_error error = {0};
+  (void)state;
+  int n = snprintf(text, sizeof text, "{\"$defs\":{\"a\":{\"anyOf\":[");
+  for (int i = 0; i < 100; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n, "%s{\"$ref\":\"#/$defs/a\"}", i ? "," : "");
+  snprintf(text + n, sizeof text - (size_t)n,
+           "]}},\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"}]}");
+  assert_int_equal(form_open(text, RF_TEXT_SCHEMA, &a, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "that a value may share"));
+  rf_automaton_close(&a);
+  n = snprintf(text, sizeof text, "{\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{");
+  for (int i = 0; i < MANY; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n, "%s\"n%d\":true", i ? "," : "", i);
+  n += snprintf(text + n, sizeof text - (size_t)n, "},\"required\":[");
+  for (int i = 0; i < MANY; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n, "%s\"n%d\"", i ? "," : "", i);
+  snprintf(text + n, sizeof text - (size_t)n,
+           "]}},\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"}]}");
+  assert_int_equal(form_open(text, RF_TEXT_SCHEMA, &a, &error), RAFTER_INVALID);
+  rf_automaton_close(&a);
+}
+
 /* Schemas that grow exponentially when references are copied, and counts that do not fit. */
 static void explosions_are_bounded(void **state) {
   static char text[200000];
@@ -248,6 +276,7 @@ int main(void) {
       cmocka_unit_test(bounds_of_integers_are_exact),
       cmocka_unit_test(bounds_of_numbers_are_exact),
       cmocka_unit_test(refused_keywords_are_named),
+      cmocka_unit_test(comparisons_are_bounded),
       cmocka_unit_test(explosions_are_bounded),
       cmocka_unit_test(nesting_ends_before_the_limit),
   };
