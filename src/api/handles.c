@@ -127,7 +127,7 @@ const char *rafter_tokenizer_tools_template(const rafter_tokenizer *t) {
 static rf_status read_part(const char *text, json_type type, const char *what, const char *hint,
                            json_t **json, rf_error *error) {
   json_error_t fault;
-  *json = text ? json_loads(text, JSON_DECODE_ANY, &fault) : NULL;
+  *json = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &fault) : NULL;
   if (!text || (*json && json_typeof(*json) == type)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, hint, "%s", what);
 }

@@ -34,18 +34,46 @@ static json_t *restore_integers(json_t *json) {
   return fits ? json_integer((json_int_t)value) : NULL;
 }
 
+json_t *rf_ask_json(const char *text, size_t bytes, size_t flags, json_error_t *fault) {
+  json_t *json = json_loadb(text, bytes, flags, fault);
+  if (!json && json_error_code(fault) == json_error_numeric_overflow) {
+    json = json_loadb(text, bytes, flags | JSON_DECODE_INT_AS_REAL, fault);
+    json_decref(restore_integers(json));
+  }
+  return json;
+}
+
+size_t rf_ask_units(const char *text, size_t bytes) {
+  static const uint8_t UNITS[256] = {[','] = 1, [':'] = 2, ['['] = 3, ['{'] = 6};
+  size_t units = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < bytes; i++) {
+    if (text[i] == '"') in_string = !in_string;
+    else if (!in_string) units += UNITS[(unsigned char)text[i]];
+    else if (text[i] == '\\') i++;
+  }
+  return units;
+}
+
+/* The text has at most 4 bytes for each unit above the limit, so a larger --max-body allows more. */
+static bool check_units(const char *body, size_t bytes, rf_wrong *wrong) {
+  const size_t units = rf_ask_units(body, bytes), most = bytes / 4 > RF_ASK_UNITS ? bytes / 4 : RF_ASK_UNITS;
+  if (units <= most) return true;
+  return rf_wrong_set(wrong, 400, "too_many_values", NULL,
+                      "the body has too many values (expected at most %zu, got %zu: a list counts as 3, an "
+                      "object as 6, a name as 2)",
+                      most, units);
+}
+
 static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *wrong) {
   json_error_t fault = {0};
   size_t i = 0;
   while (i < bytes && strchr(" \t\r\n", body[i]) && body[i]) i++;
   if (i == bytes)
     return rf_wrong_set(wrong, 400, "invalid_json", NULL, "the body is empty (expected a JSON object)");
-  *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &fault);
+  if (!check_units(body, bytes, wrong)) return false;
   /* Schemas of tools may have the largest number of 64 bits without a sign. */
-  if (!*json && json_error_code(&fault) == json_error_numeric_overflow) {
-    *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &fault);
-    json_decref(restore_integers(*json));
-  }
+  *json = rf_ask_json(body, bytes, JSON_REJECT_DUPLICATES, &fault);
   if (!*json) {
     const char *what = json_error_code(&fault) == json_error_duplicate_key    ? "has a name twice"
                        : json_error_code(&fault) == json_error_invalid_utf8   ? "is not UTF-8 text"
@@ -170,6 +198,28 @@ bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, 
   if (!(answers ? check_answer(rules, ask, wrong) : check_tokens(rules, ask, wrong))) return false;
   if (ask->messages) ask->prompts = 1;
   return true;
+}
+
+/* An answer needs texts of these fields until its end. */
+static bool is_kept(const rf_ask *ask, const char *name) {
+  static const char *const KEPT[] = {"model", "stop", "tools", "tool_choice"};
+  for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; i++)
+    if (!strcmp(name, KEPT[i])) return true;
+  return ask->echo && !strcmp(name, "prompt");
+}
+
+void rf_ask_trim(rf_ask *ask) {
+  const char *name;
+  json_t *value;
+  void *next;
+  json_object_foreach_safe (ask->body, next, name, value)
+    if (!is_kept(ask, name)) {
+      json_object_del(ask->body, name);
+    }
+  json_decref(ask->messages);
+  ask->messages = NULL;
+  free(ask->form_text);
+  ask->form_text = NULL;
 }
 
 void rf_ask_free(rf_ask *ask) {

@@ -19,6 +19,7 @@ enum {
       /* maximum of prompt tokens x (alternatives + 1), for prompt_logprobs and for echo with
        * logprobs */
   1 << 18,
+  RF_ASK_UNITS = 1 << 20, /* of a body; see rf_ask_units */
   RF_ASK_TOOLS = 1024,
   RF_ASK_TOOL_NAME = 64 /* bytes */
 };
@@ -98,6 +99,8 @@ bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, 
  * is the adapter's id, or 0 for the model. */
 bool rf_ask_model(const rf_ask_rules *rules, const char *param, const char *name, int64_t *adapter,
                   rf_wrong *wrong);
+/* Frees what an answer does not need once its prompts are encoded and its form is compiled. */
+void rf_ask_trim(rf_ask *ask);
 void rf_ask_free(rf_ask *ask); /* {0} is allowed */
 
 /* Returns prompt `index` of a completion as token ids. If the prompt is a text, *ids is NULL, and
@@ -122,6 +125,11 @@ extern const rf_ask_field RF_ASK_FIELDS[]; /* the last row has no name */
 
 /* Fills `wrong` with "FIELD has the wrong type (expected WHAT, got TYPE)" and returns false. */
 bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value);
+/* Returns the memory of a JSON text after parsing, in units of about 40 bytes: 1 for a value, 2 for a
+ * name, 3 for a list, 6 for an object. */
+size_t rf_ask_units(const char *text, size_t bytes);
+/* Parses JSON. Integers above 64 bits become doubles, and all other integers stay integers. */
+json_t *rf_ask_json(const char *text, size_t bytes, size_t flags, json_error_t *fault);
 /* Reads messages into ask->messages, in the form that chat templates expect. */
 bool rf_ask_messages(const rf_ask_rules *rules, const json_t *value, rf_ask *ask, rf_wrong *wrong);
 /* Reads the calls of an assistant's message, and adds the ids of the calls to the object `ids`.

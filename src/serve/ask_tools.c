@@ -154,12 +154,11 @@ static bool wrong_call(rf_wrong *wrong, size_t index, size_t call, const char *f
  * object. */
 static json_t *read_arguments(const json_t *given) {
   const char *text = json_string_value(given);
+  json_error_t fault = {0};
   if (json_is_object(given)) return json_incref((json_t *)(uintptr_t)given);
   if (!text) return NULL;
   if (!*text) return json_object();
-  json_t *read = json_loadb(text, json_string_length(given), 0, NULL);
-  if (!read)
-    read = json_loadb(text, json_string_length(given), JSON_DECODE_INT_AS_REAL, NULL); /* > 64 bits */
+  json_t *read = rf_ask_json(text, json_string_length(given), JSON_ALLOW_NUL, &fault);
   if (json_is_object(read)) return read;
   json_decref(read);
   return NULL;
@@ -168,13 +167,14 @@ static json_t *read_arguments(const json_t *given) {
 /* Returns a copy of a call, with arguments in the form that the template expects. NULL: the
  * arguments are wrong. */
 static json_t *copy_call(const rf_ask_rules *rules, const json_t *call) {
-  json_t *function = json_object_get(call, FUNCTION);
-  json_t *arguments = read_arguments(json_object_get(function, "arguments"));
+  json_t *function = json_object_get(call, FUNCTION), *given = json_object_get(function, "arguments");
+  json_t *arguments = read_arguments(given);
   if (!arguments) return NULL;
   if (rf_tool_text_arguments(rules->tool_format, rules->chat_template)) {
-    char *text = rf_must(json_dumps(arguments, 0));
+    /* the model sees the text that it wrote: another form could change numbers */
+    char *text = json_string_length(given) ? NULL : rf_must(json_dumps(arguments, 0));
     json_decref(arguments);
-    arguments = json_string(text);
+    arguments = text ? json_string(text) : json_incref(given);
     free(text);
   }
   json_t *own = json_copy((json_t *)(uintptr_t)call), *inside = json_copy(function);

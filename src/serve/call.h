@@ -74,6 +74,7 @@ typedef struct rf_call {
   rf_wrong wrong;  /* status 0: no error */
   rf_ask ask;
   rafter_constraint *constraint; /* form of the answers; NULL: any form */
+  bool random_seed;              /* neither the request nor the server chose the seed */
   double arrived, deadline;
   int64_t created; /* seconds since 1970 */
   /* After submission: */

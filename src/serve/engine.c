@@ -32,6 +32,8 @@ static void submit(rf_server *s, rf_call *c) {
     rafter_error error = {0};
     r.tokens = p->ids;
     r.count = p->count;
+    /* equal prompts get other random numbers, unless the request or the server chose the seed */
+    if (c->random_seed && i > 0) r.seed = rf_key(c->ask.request.seed, (uint64_t)i, 0) >> 2;
     r.owner = p;
     r.prompt_logprobs = p->logprobs;
     r.prompt_ranks = p->ranks;

@@ -20,6 +20,7 @@ static rf_status read_lines(FILE *file, const char *path, struct rf_keys *keys, 
   for (int number = 1; fgets(line, sizeof line, file); number++) {
     size_t bytes = strcspn(line, "\r\n");
     bool whole = line[bytes] || feof(file);
+    for (int c = 0; !whole && *line == '#' && c != '\n' && c != EOF;) c = fgetc(file); /* a long comment */
     while (bytes && strchr(" \t", line[bytes - 1])) bytes--;
     if (!bytes || *line == '#') continue;
     if (!whole || bytes >= KEY_BYTES)

@@ -150,8 +150,10 @@ static bool encode(rf_call *c) {
 }
 
 bool rf_route_read(rf_call *c) {
-  return rf_ask_read(&c->server->rules, (rf_ask_kind)c->route->ask, c->body.at ? c->body.at : "",
-                     c->body.bytes, &c->ask, &c->wrong);
+  bool good = rf_ask_read(&c->server->rules, (rf_ask_kind)c->route->ask, c->body.at ? c->body.at : "",
+                          c->body.bytes, &c->ask, &c->wrong);
+  rf_body_free(&c->body);
+  return good;
 }
 
 /* ---- answers of the generator ---------------------------------------------------------------- */
@@ -172,13 +174,13 @@ static bool check_lengths(rf_call *c) {
 
 /* Allocates the arrays for log-probabilities of prompts. */
 static bool make_scores(rf_call *c) {
-  int64_t entries = c->prompt_tokens * (1 + c->ask.request.prompt_top);
+  int64_t entries = c->prompt_tokens * (1 + c->ask.request.prompt_top) * c->ask.request.samples;
   if (!c->ask.scores) return true;
   if (entries > RF_ASK_SCORES)
     return rf_wrong_set(
         &c->wrong, 400, "too_many_logprobs", c->ask.prompt_logprobs ? "prompt_logprobs" : "echo",
         "the request asks for %lld log-probabilities of its prompts (expected at most %d: tokens "
-        "x (alternatives + 1))",
+        "x (alternatives + 1) x n)",
         (long long)entries, RF_ASK_SCORES);
   for (int64_t i = 0; i < c->ask.prompts; i++) rf_scores_open(c, &c->part[i]);
   return true;
@@ -216,6 +218,7 @@ static void choose_seed(rf_call *c) {
     r->seed = *c->server->settings->seed;
     return;
   }
+  c->random_seed = true;
   if (getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed) r->seed = (uint64_t)rf_now_ns();
   r->seed >>= 2;
 }
@@ -246,6 +249,7 @@ bool rf_route_submit(rf_call *c) {
       !make_constraint(c))
     return false;
   choose_seed(c);
+  rf_ask_trim(&c->ask);
   open_answers(c);
   if (s->settings->request_seconds > 0) c->deadline = c->arrived + s->settings->request_seconds;
   pthread_mutex_lock(&s->lock);

@@ -199,6 +199,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.lose()
         elif case == "fault":
             self.end_with(error)
+        elif case == "late":
+            self.end_with({"error": {**error["error"], "type": "timeout_error"}})
         elif case == "garbage":
             self.end_with("{not json")
         elif case == "busy":

@@ -135,6 +135,10 @@ def case_completions():
     )
     check(cut == stopped["text"], "a stop text in a stream")
     check(text_of(post("/v1/completions", {**ASK, "seed": 12})[1]) != text_of(one), "another seed")
+    equal = {**ASK, "prompt": ["Once upon a time"] * 3, "temperature": 1}
+    check(len(set(text_of(post("/v1/completions", equal)[1]))) == 1, "equal prompts with a seed")
+    del equal["seed"]
+    check(len(set(text_of(post("/v1/completions", equal)[1]))) == 3, "equal prompts without a seed")
     bias = post("/v1/completions", {**ASK, "max_tokens": 3, "logit_bias": {"65": 100}})[1]
     check(text_of(bias) == ["AAA"], f"a bias: {text_of(bias)}")
 
@@ -248,9 +252,9 @@ def case_prompt_logprobs(one):
     turns = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "prompt_logprobs": 1}
     status, chat = post("/v1/chat/completions", turns)
     check(status == 200 and len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"], f"a chat: {chat}")
-    many = {"prompt": ["a" * 4000] * 4, "prompt_logprobs": 20, "max_tokens": 1}
-    status, refused = post("/v1/completions", many)
-    check(status == 400 and refused["error"]["code"] == "too_many_logprobs", f"too many: {refused}")
+    for many in ({"prompt": ["a" * 4000] * 4}, {"prompt": "a" * 4000, "n": 4}):
+        status, refused = post("/v1/completions", {**many, "prompt_logprobs": 20, "max_tokens": 1})
+        check(status == 400 and refused["error"]["code"] == "too_many_logprobs", f"too many: {refused}")
 
 
 def case_forms():
@@ -542,6 +546,7 @@ def case_keys():
         "Basic second key",
         "Bearer second keys",
         "Bearer " + "x" * 5000,
+        "Bearer " + "0" * 44 + "7",  # the end of a long comment
     ):
         status, headers, text = request("GET", "/v1/models", headers={"Authorization": key})
         check(status == 401 and headers["www-authenticate"] == "Bearer", f"{key[:30]}: {status}")

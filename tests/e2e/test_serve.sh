@@ -49,7 +49,7 @@ case_seed() {
 }
 
 case_keys() {
-  printf '# keys\nfirst\nsecond key\n\n' >keys
+  printf '# keys\nfirst\nsecond key\n\n# %0300d\n' 7 >keys # a long comment gives no key
   serve --batch 2 --api-key-file keys --cors https://page.example --strict --access-log log
   client keys
   python3 -c '

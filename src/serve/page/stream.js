@@ -92,10 +92,14 @@
     };
   };
 
+  // An error within a stream has a type, because the status of the answer was sent before.
+  const STATUS_OF = {invalid_request_error: 400, rate_limit_error: 429, service_unavailable_error: 503,
+    timeout_error: 504};
+
   // Sends a request and calls on.text(text), on.tokens(tokens), on.end(finish), on.usage(usage).
   chat.ask = async (path, body, signal, on) => {
     const take = (event) => {
-      if (event?.error) throw chat.failureOf(Number(event.error.status) || 0, event, '');
+      if (event?.error) throw chat.failureOf(STATUS_OF[event.error.type] || 500, event, '');
       if (event?.usage && typeof event.usage === 'object') on.usage(event.usage);
       const choice = Array.isArray(event?.choices) ? event.choices[0] : null;
       if (!choice || typeof choice !== 'object') return;

@@ -20,6 +20,7 @@ static const rf_ask_rules RULES = {.model = "tiny",
 /* Rules of a server whose template renders tools, set by main. */
 static rf_ask_rules tool_rules;
 #define TOOL_TEMPLATE "tools <tool_call>"
+#define DEEPSEEK "tools <｜tool▁calls▁begin｜><｜tool▁sep｜>"
 
 static rf_ask ask;
 static rf_wrong wrong;
@@ -426,16 +427,77 @@ static void test_line_ends(void **state) {
   rf_body_free(&out);
 }
 
+/* The model sees the arguments of its own calls again: integers next to a number of more than 64 bits
+ * stay integers, and a template that prints a text gets the text of the client. */
+static void test_arguments(void **state) {
+  (void)state;
+#define LARGE "{\\\"a\\\": 3, \\\"b\\\": 12345678901234567890, \\\"c\\\": \\\"x\\\\u0000y\\\"}"
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT, CALLED("\"" LARGE "\"")));
+  const json_t *call = json_array_get(json_object_get(json_array_get(ask.messages, 0), "tool_calls"), 0),
+               *given = json_object_get(json_object_get(call, "function"), "arguments");
+  assert_int_equal(json_integer_value(json_object_get(given, "a")), 3);
+  assert_true(json_is_real(json_object_get(given, "b")));
+  assert_int_equal(json_string_length(json_object_get(given, "c")), 3);
+  rf_ask_rules deepseek = RULES;
+  rf_ask_take_templates(&deepseek, DEEPSEEK, DEEPSEEK);
+  assert_true(read_with(&deepseek, RF_ASK_CHAT, CALLED("\"{\\\"price\\\": 19.99, \\\"n\\\":1e2}\"")));
+  call = json_array_get(json_object_get(json_array_get(ask.messages, 0), "tool_calls"), 0);
+  given = json_object_get(json_object_get(call, "function"), "arguments");
+  assert_string_equal(json_string_value(given), "{\"price\": 19.99, \"n\":1e2}");
+  assert_true(read_with(&deepseek, RF_ASK_CHAT, CALLED("{\"price\": 19.5}")));
+  call = json_array_get(json_object_get(json_array_get(ask.messages, 0), "tool_calls"), 0);
+  given = json_object_get(json_object_get(call, "function"), "arguments");
+  assert_string_equal(json_string_value(given), "{\"price\": 19.5}");
+}
+
+/* Lists of many small values need many times the memory of their text. */
+static void test_many_values(void **state) {
+  enum { MANY = 300000 };
+  static char body[4 * MANY + 100];
+  (void)state;
+  static const struct {
+    const char *value;
+    bool good;
+  } rows[] = {{"{},", false}, {"[],", false}, {"7,", true}, {"\"\",", true}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char *end = body + sprintf(body, "{\"prompt\":\"x\",\"metadata\":[");
+    for (int k = 0; k < MANY; k++) end = stpcpy(end, rows[i].value);
+    strcpy(end, "0]}");
+    assert_int_equal(completion(body), rows[i].good);
+    if (rows[i].good) continue;
+    assert_int_equal(wrong.status, 400);
+    assert_string_equal(wrong.code, "too_many_values");
+  }
+  assert_int_equal(rf_ask_units("{\"a:[{,\\\",\":[1,2]}", 18), 6 + 2 + 3 + 1);
+}
+
+/* An accepted request keeps only what its answer needs. */
+static void test_trim(void **state) {
+  (void)state;
+  assert_true(completion("{\"prompt\":\"abc\",\"metadata\":[1,2],\"stop\":[\"s\"],\"unknown\":{}}"));
+  rf_ask_trim(&ask);
+  assert_int_equal(json_object_size(ask.body), 1);
+  assert_string_equal(ask.stop[0], "s");
+  assert_true(completion("{\"prompt\":\"abc\",\"echo\":true}"));
+  rf_ask_trim(&ask);
+  assert_non_null(json_object_get(ask.body, "prompt"));
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
+  rf_ask_trim(&ask);
+  assert_null(ask.messages);
+  assert_int_equal(json_array_size(ask.tools), 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_line_ends),     cmocka_unit_test(test_fields),
-      cmocka_unit_test(test_max_tokens),    cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_messages),      cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_deep),          cmocka_unit_test(test_unknown),
-      cmocka_unit_test(test_error_json),    cmocka_unit_test(test_strings),
-      cmocka_unit_test(test_scores),        cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_tool_faults),   cmocka_unit_test(test_adapters),
-      cmocka_unit_test(test_two_templates),
+      cmocka_unit_test(test_arguments), cmocka_unit_test(test_many_values),
+      cmocka_unit_test(test_trim),      cmocka_unit_test(test_line_ends),
+      cmocka_unit_test(test_fields),    cmocka_unit_test(test_max_tokens),
+      cmocka_unit_test(test_prompts),   cmocka_unit_test(test_messages),
+      cmocka_unit_test(test_faults),    cmocka_unit_test(test_deep),
+      cmocka_unit_test(test_unknown),   cmocka_unit_test(test_error_json),
+      cmocka_unit_test(test_strings),   cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_tools),     cmocka_unit_test(test_tool_faults),
+      cmocka_unit_test(test_adapters),  cmocka_unit_test(test_two_templates),
   };
   tool_rules = RULES;
   rf_ask_take_templates(&tool_rules, TOOL_TEMPLATE, TOOL_TEMPLATE);
