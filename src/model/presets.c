@@ -42,8 +42,9 @@
 #define GEMMA3(preset, l, d, f, n, k, h, v, t, w, scalar_root, ...)                                                                            \
   GEMMA(preset, RF_FAMILY_GEMMA3, l, d, f, n, k, h, v, t, 1e6f, .post_norms = true, .qk_norm = true, .window = w, .window_period = 6,          \
         .local_theta = 1e4f, .attn_scale = 1.0f / (scalar_root), __VA_ARGS__)
-#define QWEN(preset, fam, l, d, f, n, k, h, t, tie, ...)                                                                                       \
-  {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = 151936, .max_seq = t,   \
+#define QWEN(preset, fam, l, d, f, n, k, h, t, tie, ...) QWEN_OF(preset, fam, 151936, l, d, f, n, k, h, t, tie, __VA_ARGS__)
+#define QWEN_OF(preset, fam, v, l, d, f, n, k, h, t, tie, ...)                                                                                 \
+  {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .rope.theta = 1e6f, .tied = tie,            \
    .bos_id = 151643, .eos_id = 151645, .init = "llama", __VA_ARGS__}
 
@@ -88,8 +89,17 @@ static const rf_model PRESETS[] = {
   LLAMA_OF("mixtral-8x22b", RF_FAMILY_MIXTRAL, 56, 6144, 16384, 48, 8, 32000, 65536, 1e6f, 1, 2, EXPERTS(8, 2)),
   QWEN("qwen2.5-0.5b", RF_FAMILY_QWEN2, 24, 896, 4864, 14, 2, 64, 32768, true, .qkv_bias = true),
   QWEN("qwen2.5-1.5b", RF_FAMILY_QWEN2, 28, 1536, 8960, 12, 2, 128, 32768, true, .qkv_bias = true),
+  QWEN("qwen2.5-3b", RF_FAMILY_QWEN2, 36, 2048, 11008, 16, 2, 128, 32768, true, .qkv_bias = true),
+  QWEN_OF("qwen2.5-7b", RF_FAMILY_QWEN2, 152064, 28, 3584, 18944, 28, 4, 128, 32768, false, .qkv_bias = true),
+  QWEN_OF("qwen2.5-14b", RF_FAMILY_QWEN2, 152064, 48, 5120, 13824, 40, 8, 128, 32768, false, .qkv_bias = true),
+  QWEN_OF("qwen2.5-32b", RF_FAMILY_QWEN2, 152064, 64, 5120, 27648, 40, 8, 128, 32768, false, .qkv_bias = true),
+  QWEN_OF("qwen2.5-72b", RF_FAMILY_QWEN2, 152064, 80, 8192, 29568, 64, 8, 128, 32768, false, .qkv_bias = true),
   QWEN("qwen3-0.6b", RF_FAMILY_QWEN3, 28, 1024, 3072, 16, 8, 128, 40960, true, .qk_norm = true),
+  QWEN("qwen3-1.7b", RF_FAMILY_QWEN3, 28, 2048, 6144, 16, 8, 128, 40960, true, .qk_norm = true),
+  QWEN("qwen3-4b", RF_FAMILY_QWEN3, 36, 2560, 9728, 32, 8, 128, 40960, true, .qk_norm = true),
   QWEN("qwen3-8b", RF_FAMILY_QWEN3, 36, 4096, 12288, 32, 8, 128, 40960, false, .qk_norm = true),
+  QWEN("qwen3-14b", RF_FAMILY_QWEN3, 40, 5120, 17408, 40, 8, 128, 40960, false, .qk_norm = true),
+  QWEN("qwen3-32b", RF_FAMILY_QWEN3, 64, 5120, 25600, 64, 8, 128, 40960, false, .qk_norm = true),
   GEMMA("gemma-2b", RF_FAMILY_GEMMA, 18, 2048, 16384, 8, 1, 256, 256000, 8192, 1e4f, .window = 0),
   GEMMA("gemma-7b", RF_FAMILY_GEMMA, 28, 3072, 24576, 16, 16, 256, 256000, 8192, 1e4f, .window = 0),
   GEMMA2("gemma2-2b", 26, 2304, 9216, 8, 4, 256, 16.0f),
