@@ -47,6 +47,18 @@ rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const
 
 /* ---- generators and scorers ------------------------------------------------------------------ */
 
+rf_status rf_model_text(const rf_settings *settings, const char *model, char text[RF_FINGERPRINT_TEXT],
+                        rf_error *error) {
+  const char *folder = settings->weights_folder, *adapter = settings->model.lora.folder;
+  rf_fingerprint *f = rf_fingerprint_new();
+  rf_status status = RAFTER_OK;
+  if (*folder) status = rf_fingerprint_add_files(f, folder, error);
+  else rf_fingerprint_add(f, model, strlen(model));
+  if (status == RAFTER_OK && *adapter) status = rf_fingerprint_add_files(f, adapter, error);
+  rf_fingerprint_end(f, text);
+  return status;
+}
+
 rf_run_debug rf_debug_of(const rf_options *o) {
   bool on = rf_options_knows(o, "debug") && rf_options_flag(o, "debug");
   return (rf_run_debug){.poison = on, .find_nan = on};

@@ -7,6 +7,7 @@
 #include "generate/prompts.h"
 #include "generate/score.h"
 #include "journal/journal.h"
+#include "model/fingerprint.h"
 
 /* Copies `options` and sets MODEL to `model`. If `model` is a run, sets MODEL to the run's newest
  * checkpoint. Free with rf_options_free(). */
@@ -35,6 +36,10 @@ rf_status rf_open_generator(const rf_settings *settings, const rf_options *optio
 rf_status rf_open_scorer(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error);
 rf_run_debug rf_debug_of(const rf_options *options);
+/* Writes a fingerprint of the weights of MODEL and --adapter. `model` is MODEL as the user typed it.
+ * RAFTER_FAILED: a file cannot be read. */
+rf_status rf_model_text(const rf_settings *settings, const char *model, char text[RF_FINGERPRINT_TEXT],
+                        rf_error *error);
 /* Prints a note if the model is a preset without files, whose weights are random. */
 void rf_note_random(const rf_model *model, const char *weights_folder, const rafter_sink *sink);
 /* Begins the journal of a command that writes a run folder only if --out or --trace is set. Call

@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { PASS_ROWS = 1024 }; /* default number of tokens in a forward pass */
 
@@ -141,20 +141,38 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sets e->of to a hash of the task and of all options that may change a result. Options that change
- * only the output, the number of rows or the batching are not in the hash. */
-static void identify(rf_evaluation *e, const char *task) {
+/* Adds a file that holds rows, unless it can be read only once (a pipe). */
+static rf_status add_rows(rf_fingerprint *f, const char *path, rf_error *error) {
+  struct stat info;
+  bool is_file = path && strncmp(path, "/dev/", 5) && !stat(path, &info) && S_ISREG(info.st_mode);
+  return is_file ? rf_fingerprint_add_files(f, path, error) : RAFTER_OK;
+}
+
+/* Sets e->of to a hash of the task, the weights, the rows and all options that may change a result.
+ * Options that change only the output, the number of rows or the batching are not in the hash. */
+static rf_status identify(rf_evaluation *e, const char *task, rf_error *error) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
                                      "stats",   "on",       "trace", "out"};
-  json_t *all = rf_options_json(e->options);
+  const rf_options *o = e->options;
+  char model[RF_FINGERPRINT_TEXT], all_text[RF_FINGERPRINT_TEXT];
+  RF_TRY(rf_model_text(&e->settings, rf_options_argument(o, 0), model, error));
+  json_t *all = rf_options_json(o);
   json_object_set_new(all, "task", json_string(task));
   for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
   rf_ranks_drop_copies(&e->settings.plan, all);
   char *text = rf_json_text(all, 0);
-  snprintf(e->of, sizeof e->of, "%016llx", text ? (unsigned long long)XXH3_64bits(text, strlen(text)) : 0ULL);
+  rf_fingerprint *f = rf_fingerprint_new();
+  rf_fingerprint_add(f, text ? text : "", text ? strlen(text) : 0);
+  rf_fingerprint_add(f, model, strlen(model));
+  rf_status status = add_rows(f, rf_options_text(o, "data"), error);
+  if (status == RAFTER_OK && rf_options_knows(o, "shots-from"))
+    status = add_rows(f, rf_options_text_or(o, "shots-from", NULL), error);
+  rf_fingerprint_end(f, all_text);
+  snprintf(e->of, sizeof e->of, "%.16s", all_text);
   free(text);
   json_decref(all);
+  return status;
 }
 
 static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) {
@@ -248,7 +266,7 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   e->result = json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model",
                         e->settings.model.name, "data", rf_options_text(o, "data"));
   if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  identify(e, TASKS[task].name);
+  RF_TRY(identify(e, TASKS[task].name, error));
   if (rf_options_flag(o, "continue")) {
     RF_TRY(read_kept(e, output, error));
     RF_TRY(share_kept(e, error));

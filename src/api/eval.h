@@ -18,7 +18,7 @@ typedef struct rf_evaluation {
   json_t *result; /* figures of the task, as the JSON object that --json prints */
   json_t *rows;   /* rows that rf_eval_put_row added, for --output */
   json_t *kept;   /* rows of an earlier run in the file --output, by row number (--continue) */
-  /* XXH3 hash, in hexadecimal, of all options that may change a result. Each row has this hash. */
+  /* Hash, in hexadecimal, of everything that may change a result. Each row has this hash. */
   char of[17];
   rf_record *record; /* --trace */
   rf_journal journal;

@@ -38,7 +38,7 @@ typedef struct exam {
 static rf_status check_rows(const exam *x, const json_t *rows, const char *path, rf_error *error) {
   size_t i;
   json_t *row;
-  char number[64];
+  char number[RF_NUMBER_BYTES];
   bool marked;
   json_array_foreach ((json_t *)rows, i, row) {
     const char *answer = json_string_value(json_object_get(row, "answer"));
@@ -241,7 +241,7 @@ done:
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 static json_t *mark(const exam *x, const problem *p, const json_t *given) {
-  char expected[64] = "", number[64] = "";
+  char expected[RF_NUMBER_BYTES] = "", number[RF_NUMBER_BYTES] = "";
   bool marked, ignored;
   const char *answer = json_string_value(json_object_get(given, "answer")), *text = p->of.replies.reply->text;
   rf_numbers_final(x->numbers, answer, strlen(answer), &ignored, expected);

@@ -29,19 +29,6 @@ static json_t *options_of(const rf_answering *a, const rf_options *o) {
   return all;
 }
 
-static rf_status model_text(const rf_answering *a, const rf_options *o, char text[RF_FINGERPRINT_TEXT],
-                            rf_error *error) {
-  const char *folder = a->settings.weights_folder, *adapter = rf_options_text_or(o, "adapter", NULL);
-  const char *name = rf_options_argument(o, 0);
-  rf_fingerprint *f = rf_fingerprint_new();
-  rf_status status = RAFTER_OK;
-  if (*folder) status = rf_fingerprint_add_files(f, folder, error);
-  else rf_fingerprint_add(f, name, strlen(name));
-  if (status == RAFTER_OK && adapter) status = rf_fingerprint_add_files(f, adapter, error);
-  rf_fingerprint_end(f, text);
-  return status;
-}
-
 static void add_number(rf_fingerprint *f, double number) { rf_fingerprint_add(f, &number, sizeof number); }
 
 static void add_stops(rf_fingerprint *f, const rf_stop *stop) {
@@ -90,7 +77,7 @@ void rf_rollout_prompts_text(const rf_answering *a, char text[RF_FINGERPRINT_TEX
 
 static rf_status settings_of(const rf_answering *a, const rf_options *o, json_t **settings, rf_error *error) {
   char model[RF_FINGERPRINT_TEXT], prompts[RF_FINGERPRINT_TEXT];
-  RF_TRY(model_text(a, o, model, error));
+  RF_TRY(rf_model_text(&a->settings, rf_options_argument(o, 0), model, error));
   rf_rollout_prompts_text(a, prompts);
   *settings = json_pack("{ss ss so ss ss}", "rafter", RAFTER_VERSION, "command", "rollout", "options",
                         options_of(a, o), "model", model, "prompts", prompts);

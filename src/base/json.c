@@ -267,6 +267,17 @@ json_t *rf_json_decimal(float value) {
   return json_real(strtod(shortest, NULL));
 }
 
+void rf_json_name(const char *from, char *to, size_t room) {
+  json_t *valid = rf_json_bytes(from, strlen(from));
+  const char *text = valid ? json_string_value(valid) : "";
+  size_t bytes = strlen(text);
+  if (bytes >= room)
+    for (bytes = room - 1; bytes && ((unsigned char)text[bytes] & 0xc0) == 0x80;) bytes--;
+  memcpy(to, text, bytes);
+  to[bytes] = 0;
+  json_decref(valid);
+}
+
 char *rf_json_text(const json_t *json, int indent) {
   char *text = NULL;
   size_t bytes = 0;

@@ -47,6 +47,9 @@ json_t *rf_json_decimal(float value);
  * longest valid prefix. NULL: out of memory. */
 json_t *rf_json_bytes(const char *at, size_t bytes);
 
+/* Copies a name that becomes a JSON string: valid UTF-8, and shorter than `room` bytes. */
+void rf_json_name(const char *from, char *to, size_t room);
+
 /* Returns the text of a JSON value. The text is malloc'ed. Keys keep their order. Doubles have the
  * fewest digits that read back as the same number. If `indent` is 0, the text has one line. */
 char *rf_json_text(const json_t *json, int indent);

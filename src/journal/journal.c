@@ -164,9 +164,10 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
     journal->folder[n - 1] = 0;
   now_text(now);
-  journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command,
+  journal->run = json_pack("{ss ss so ss ss si ss so*}", "rafter", rafter_version(), "command", command,
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
-                           "threads", plan->options.threads, "started", now, "directory", here);
+                           "threads", plan->options.threads, "started", now, "directory",
+                           here ? rf_json_bytes(here, strlen(here)) : NULL);
   free(here);
   int64_t peak = 0; /* number of bytes of the largest arena */
   for (int i = 0; i < passes; i++) peak = pass[i].plan->arena_bytes > peak ? pass[i].plan->arena_bytes : peak;

@@ -525,7 +525,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
   char real[PATH_MAX]; /* the model is named after its folder */
   if (realpath(path, real)) {
     const char *folder = basename(dirname(real));
-    if (*folder && *folder != '/') snprintf(model->name, sizeof model->name, "%.95s", folder);
+    if (*folder && *folder != '/') rf_json_name(folder, model->name, sizeof model->name);
   }
   return RAFTER_OK;
 }

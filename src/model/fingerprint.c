@@ -71,7 +71,9 @@ static bool is_of_model(const char *name) {
   static const char *const ENDINGS[] = {".safetensors", ".gguf", ".bin", ".model", ".jinja", ".json"};
   bool found = false;
   for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++) found |= rf_text_ends_with(name, ENDINGS[i]);
-  return found && name[0] != '.' && !rf_text_ends_with(name, ".settings.json");
+  /* the settings of a sampler are compared as values, if a job uses them */
+  return found && name[0] != '.' && !rf_text_ends_with(name, ".settings.json") &&
+         strcmp(name, "generation_config.json") != 0;
 }
 
 rf_status rf_fingerprint_add_files(rf_fingerprint *f, const char *path, rf_error *error) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/gguf_facts.h"
@@ -311,10 +312,10 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
   RF_GO(model_from(file, model, error));
   RF_GO(special_from(file, model, error));
   const char *slash = strrchr(path, '/');
-  snprintf(model->name, sizeof model->name, "%.95s",
-           *file->facts.name ? file->facts.name
-           : slash           ? slash + 1
-                             : path);
+  rf_json_name(*file->facts.name ? file->facts.name
+               : slash           ? slash + 1
+                                 : path,
+               model->name, sizeof model->name);
 done:
   if (status != RAFTER_OK && error)
     error->status = status = RAFTER_FAILED; /* report a wrong file, not a wrong command line */

@@ -21,8 +21,9 @@ rf_status rf_numbers_open(rf_numbers **numbers, rf_error *error) {
 void rf_numbers_close(rf_numbers *numbers) { pcre2_code_free((pcre2_code *)numbers); }
 
 /* Finds the first or last number in `text` without its commas. Returns false if the text has no
- * number. */
-static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes, bool last, char number[64]) {
+ * number, or if the number is too long. */
+static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes, bool last,
+                      char number[RF_NUMBER_BYTES]) {
   const pcre2_code *pattern = (const pcre2_code *)numbers;
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(pattern, NULL);
   size_t from = 0;
@@ -32,41 +33,42 @@ static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes,
     size_t n = 0;
     bool minus = span[1] - span[0] > 2 && !memcmp(text + span[0], "\xe2\x88\x92", 3);
     if (minus) number[n++] = '-';
-    for (size_t i = span[0] + (minus ? 3 : 0); i < span[1] && n < 63; i++)
+    found = span[1] - span[0] < RF_NUMBER_BYTES;
+    for (size_t i = span[0] + (minus ? 3 : 0); found && i < span[1]; i++)
       if (text[i] != ',' && text[i] != '$') number[n++] = text[i];
-    number[n] = 0;
+    if (found) number[n] = 0;
     from = span[1];
-    found = true;
     if (!last) break;
   }
   pcre2_match_data_free(match);
   return found;
 }
 
-bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes, char number[64]) {
+bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes,
+                     char number[RF_NUMBER_BYTES]) {
   return number_in(numbers, text, bytes, true, number);
 }
 
 bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes, bool *marked,
-                      char number[64]) {
+                      char number[RF_NUMBER_BYTES]) {
   const char *mark = memmem(text, bytes, "####", 4);
   *marked = mark && number_in(numbers, mark + 4, bytes - (size_t)(mark + 4 - text), false, number);
   return *marked || number_in(numbers, text, bytes, true, number);
 }
 
 /* Writes a number without an exponent in its shortest form: "-007.50" becomes "-7.5", "-0" "0". */
-static void shorten(const char *number, char to[72]) {
+static void shorten(const char *number, char to[RF_NUMBER_BYTES]) {
   bool minus = *number == '-';
   const char *whole = number + minus + strspn(number + minus, "0"), *point = strchr(whole, '.');
   size_t digits = strcspn(whole, "."), places = point ? strlen(point + 1) : 0;
   while (places && point[places] == '0') places--;
   if (!digits && !places) minus = false;
-  snprintf(to, 72, "%s%.*s%s%.*s", minus ? "-" : "", (int)digits, digits ? whole : "", places ? "." : "",
-           (int)places, places ? point + 1 : "");
+  snprintf(to, RF_NUMBER_BYTES, "%s%.*s%s%.*s", minus ? "-" : "", (int)digits, digits ? whole : "",
+           places ? "." : "", (int)places, places ? point + 1 : "");
 }
 
 bool rf_numbers_equal(const char *a, const char *b) {
-  char x[72], y[72];
+  char x[RF_NUMBER_BYTES], y[RF_NUMBER_BYTES];
   if (strpbrk(a, "eE") || strpbrk(b, "eE")) return strtod(a, NULL) == strtod(b, NULL);
   shorten(a, x);
   shorten(b, y);

@@ -72,7 +72,7 @@ static double regex(rf_component *c, const rf_numbers *numbers, const rf_reward_
 
 static double number(rf_component *c, const rf_numbers *numbers, const rf_reward_row *row) {
   (void)c;
-  char given[64], expected[64];
+  char given[RF_NUMBER_BYTES], expected[RF_NUMBER_BYTES];
   return rf_numbers_last(numbers, row->answer, row->bytes, given) &&
          rf_numbers_last(numbers, row->reference, strlen(row->reference), expected) &&
          rf_numbers_equal(given, expected);
@@ -80,7 +80,7 @@ static double number(rf_component *c, const rf_numbers *numbers, const rf_reward
 
 static double gsm8k(rf_component *c, const rf_numbers *numbers, const rf_reward_row *row) {
   (void)c;
-  char given[64], expected[64];
+  char given[RF_NUMBER_BYTES], expected[RF_NUMBER_BYTES];
   bool marked;
   return rf_numbers_final(numbers, row->answer, row->bytes, &marked, given) &&
          rf_numbers_final(numbers, row->reference, strlen(row->reference), &marked, expected) &&

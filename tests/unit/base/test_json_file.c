@@ -271,6 +271,23 @@ static void folders_are_made(void **state) {
 }
 
 /* The expected text is that of Python's bytes.decode("utf-8", "replace"). */
+/* Names are cut between characters, and bytes that are not UTF-8 are replaced. */
+static void names_are_valid_text(void **state) {
+  char name[8];
+  (void)state;
+  static const char *const CASES[][2] = {{"short", "short"},
+                                         {"1234567", "1234567"},
+                                         {"12345678", "1234567"},
+                                         {"123456\xc3\xa9", "123456"},
+                                         {"12345\xc3\xa9", "12345\xc3\xa9"},
+                                         {"a\xff", "a\xef\xbf\xbd"},
+                                         {"", ""}};
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+    rf_json_name(CASES[i][0], name, sizeof name);
+    assert_string_equal(name, CASES[i][1]);
+  }
+}
+
 static void any_bytes_are_a_text(void **state) {
   (void)state;
   static const char *const CASES[][2] = {
@@ -372,6 +389,7 @@ static void texts_read_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_are_valid_text),
       cmocka_unit_test(what_is_written_is_read),
       cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
       cmocka_unit_test(any_bytes_are_a_text),

@@ -69,6 +69,7 @@ static void numbers(void **state) {
   assert_true(of("number", "10-2", "2") == 1); /* a minus between numbers is not a sign */
 }
 
+#define D70 "1234567890123456789012345678901234567890123456789012345678901234567890"
 static void forms_of_numbers(void **state) {
   (void)state;
   static const struct {
@@ -94,7 +95,9 @@ static void forms_of_numbers(void **state) {
                {"007", "7", 1},
                {"-0", "0", 1},
                {"10-3=7", "7", 1},
-               {"12345678901234567890", "12345678901234567891", 0}};
+               {"12345678901234567890", "12345678901234567891", 0},
+               {D70 "1", D70 "2", 0},
+               {D70 "1", D70 "1.0", 1}};
   for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
     if (of("number", CASES[i].answer, CASES[i].right) != CASES[i].reward)
       fail_msg("%s for %s", CASES[i].answer, CASES[i].right);
@@ -111,13 +114,18 @@ static void final_numbers(void **state) {
   rf_numbers *n = NULL;
   assert_int_equal(rf_numbers_open(&n, NULL), RAFTER_OK);
   for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-    char number[64];
+    char number[RF_NUMBER_BYTES];
     bool marked;
     bool found = rf_numbers_final(n, CASES[i].text, strlen(CASES[i].text), &marked, number);
     assert_true(found == (CASES[i].number != NULL));
     assert_true(marked == CASES[i].marked);
     if (found) assert_string_equal(number, CASES[i].number);
   }
+  char number[RF_NUMBER_BYTES], longest[2 * RF_NUMBER_BYTES];
+  memset(longest, '7', sizeof longest);
+  assert_false(rf_numbers_last(n, longest, sizeof longest, number));
+  assert_true(rf_numbers_last(n, longest, RF_NUMBER_BYTES - 1, number));
+  assert_false(rf_numbers_last(n, longest, RF_NUMBER_BYTES, number));
   rf_numbers_close(n);
 }
 
