@@ -6,12 +6,13 @@
 
 #include "advise/fit_batch.h"
 #include "base/text.h"
+#include "generate/generate.h"
 
-enum { MAX_TENSOR = 64, MAX_MESHES = 64 };
+enum { MAX_INNER = 64, MAX_MESHES = 512 };
 typedef struct candidate {
   char mesh[96];
   int64_t batch;
-  double rate; /* sequences per second; 0: the smallest batch does not fit */
+  double rate; /* sequences or answers per second; 0: the mesh does not fit */
 } candidate;
 
 typedef struct mesh_search {
@@ -25,17 +26,17 @@ typedef struct mesh_search {
   const candidate *refuses;
 } mesh_search;
 
-static void add(mesh_search *s, int64_t slices, const char *axis, int64_t chips, int64_t data,
-                int64_t tensor) {
+typedef struct extent {
+  const char *axis;
+  int64_t chips;
+} extent;
+
+static void add(mesh_search *s, const extent *axes, int count) {
   char text[sizeof s->at->mesh] = "";
-  const struct {
-    const char *axis;
-    int64_t chips;
-  } parts[] = {{"slice", slices}, {axis, chips}, {"data", data}, {"tensor", tensor}};
-  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-    if (parts[i].chips > 1)
-      rf_text_append(text, sizeof text, "%s%s=%lld", *text ? "," : "", parts[i].axis,
-                     (long long)parts[i].chips);
+  for (int i = 0; i < count; i++)
+    if (axes[i].chips > 1)
+      rf_text_append(text, sizeof text, "%s%s=%lld", *text ? "," : "", axes[i].axis,
+                     (long long)axes[i].chips);
   for (int i = 0; i < s->count; i++)
     if (!strcmp(s->at[i].mesh, text)) return;
   if (*text && s->count < MAX_MESHES) snprintf(s->at[s->count++].mesh, sizeof text, "%s", text);
@@ -46,12 +47,14 @@ static void add(mesh_search *s, int64_t slices, const char *axis, int64_t chips,
 static void list_meshes(mesh_search *s, const rf_settings *settings) {
   const rf_mesh *mesh = &settings->plan.build.mesh;
   const int64_t slices = rf_mesh_extent(mesh, RF_AXIS_SLICE), chips = rf_mesh_chips(mesh) / slices;
-  for (int64_t tensor = 1; tensor <= MAX_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
+  for (int64_t tensor = 1; tensor <= MAX_INNER && tensor <= chips && chips % tensor == 0; tensor *= 2) {
     const int64_t rest = chips / tensor, experts = settings->model.experts,
                   shared = experts > 0 ? rf_common_divisor(rest, experts) : 1;
-    add(s, slices, "data", rest, 1, tensor);
-    add(s, slices, "fsdp", rest, 1, tensor);
-    if (shared > 1) add(s, slices, "expert", shared, rest / shared, tensor);
+    add(s, (extent[]){{"slice", slices}, {"data", rest}, {"tensor", tensor}}, 3);
+    add(s, (extent[]){{"slice", slices}, {"fsdp", rest}, {"tensor", tensor}}, 3);
+    if (shared > 1)
+      add(s, (extent[]){{"slice", slices}, {"expert", shared}, {"data", rest / shared}, {"tensor", tensor}},
+          4);
   }
 }
 
@@ -62,7 +65,40 @@ static void list_pipelines(mesh_search *s, const rf_settings *settings, int chip
   for (int stages = 2; stages <= chips; stages++)
     if (build->job == RF_JOB_TRAIN && build->objective == RF_OBJECTIVE_NLL && chips % stages == 0 &&
         stages <= build->accumulate && stages <= settings->model.layers)
-      add(s, 1, "pipeline", stages, chips / stages, 1);
+      add(s, (extent[]){{"pipeline", stages}, {"data", chips / stages}}, 2);
+}
+
+/* Lists the meshes of `chips` chips in which `inner` of them are along `axis`. The others hold
+ * copies, or share one copy. */
+static void list_inner(mesh_search *s, int64_t chips, const char *axis, int64_t inner, int64_t tensor) {
+  const int64_t rest = chips / tensor / inner;
+  add(s, (extent[]){{axis, inner}, {"data", rest}, {"tensor", tensor}}, 3);
+  add(s, (extent[]){{axis, inner}, {"fsdp", rest}, {"tensor", tensor}}, 3);
+}
+
+/* Lists further meshes of ranks: any number of chips along tensor, several shared copies (data and
+ * fsdp), and the axes that shard the tokens of a sequence. In training and scoring, these axes only
+ * help if the batch has too few sequences for the chips. */
+static void list_ranks(mesh_search *s, const rf_settings *settings, int64_t chips) {
+  const rf_build_options *build = &settings->plan.build;
+  const int64_t experts = settings->model.experts, heads = settings->model.heads;
+  const bool answers = build->job == RF_JOB_GENERATE;
+  for (int64_t tensor = 1; tensor <= MAX_INNER && tensor <= chips; tensor++) {
+    if (chips % tensor || heads % tensor) continue;
+    const int64_t rest = chips / tensor;
+    const bool shares = build->microbatch % rest == 0;
+    for (int64_t inner = 1; inner <= rest; inner++) {
+      if (rest % inner) continue;
+      if (answers || shares) {
+        add(s, (extent[]){{"data", rest / inner}, {"fsdp", inner}, {"tensor", tensor}}, 3);
+        if (experts > 0 && experts % inner == 0) list_inner(s, chips, "expert", inner, tensor);
+      }
+      if (inner * tensor > MAX_INNER || (!answers && (shares || build->microbatch % (rest / inner))))
+        continue;
+      list_inner(s, chips, "context", inner, tensor);
+      if (heads % (inner * tensor) == 0) list_inner(s, chips, "sequence", inner, tensor);
+    }
+  }
 }
 
 /* Finds the rate with one mesh. A mesh that cannot be planned has no rate. */
@@ -109,19 +145,32 @@ static rf_status compare(mesh_search *s, rf_options *options, const char *who, p
   return rf_options_set(options, "mesh", best->mesh, error);
 }
 
-/* Finds the rate of the job's steps with exactly the given options. */
+/* Finds the rate of the job's steps with exactly the given options, as the run plans them. A job
+ * with answers has two plans. */
+static rf_status plan_step(const rf_settings *settings, double *rate, rf_error *error) {
+  const rf_build_options *build = &settings->plan.build;
+  rf_infer_settings infer = {.model = settings->model, .plan = settings->plan};
+  rf_plan *plan = NULL, *prefill = NULL;
+  const double sequences = (double)build->microbatch * build->accumulate;
+  if (build->job == RF_JOB_GENERATE) {
+    rf_generate_slots(&infer.plan);
+    RF_TRY(rf_generate_plans(&infer, &prefill, &plan, error));
+  } else RF_TRY(rf_plan_make(&infer.model, &infer.plan, &plan, error));
+  bool fits = rf_plan_fits(plan) && (!prefill || rf_plan_fits(prefill));
+  *rate = fits ? sequences / plan->step_seconds : 0;
+  rf_plan_free(plan);
+  rf_plan_free(prefill);
+  return RAFTER_OK;
+}
+
 static rf_status try_step(mesh_search *s, candidate *c, rf_error *error) {
   rf_options *options = rf_options_copy(s->from);
-  rf_plan *plan = NULL;
   rf_error refused = {0};
   rf_status status = rf_options_set(options, "mesh", c->mesh, &refused);
   if (status == RAFTER_OK)
     status = rf_settings_resolve(options, rf_plan_settings_of(s->job), s->settings, &refused);
-  if (status == RAFTER_OK) status = rf_plan_make(&s->settings->model, &s->settings->plan, &plan, &refused);
-  if (status == RAFTER_OK && rf_plan_require_fit(plan, &refused) == RAFTER_OK)
-    c->rate = 1 / plan->step_seconds;
+  if (status == RAFTER_OK) status = plan_step(s->settings, &c->rate, &refused);
   s->too_large += status == RAFTER_OK && c->rate <= 0;
-  rf_plan_free(plan);
   rf_options_free(options);
   if (status == RAFTER_INVALID && !s->refuses) {
     s->refuses = c;
@@ -176,6 +225,7 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char lin
     rf_settings first = *s->settings;
     list_meshes(s, &first);
     list_pipelines(s, &first, chips);
+    list_ranks(s, &first, chips);
     status = compare(s, options, "--mesh auto", try_step, line, &found, error);
   }
   if (status == RAFTER_OK && !found && !s->too_large && s->refuses)

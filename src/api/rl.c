@@ -36,6 +36,7 @@ static void say_line(void *self, const char *line) { rf_note(self, "%s\n", line)
 
 static rf_status open_rewards(parts *p, rf_error *error) {
   rf_reward_options options = rf_reward_options_of(p->options);
+  options.elsewhere = p->roll.plan.device.hosts.host > 0; /* host 0 sends the rewards */
   options.stop = p->run.sink->stop;
   options.say = say_line;
   options.self = (void *)p->run.sink;

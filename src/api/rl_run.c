@@ -83,6 +83,7 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
            rf_plural(skipped));
   if (run->first_step)
     rf_say(run->sink, "resumed from %s at step %lld\n", run->folder->resume, (long long)run->first_step);
+  if (run->folder->again) rf_say(run->sink, "%s", RF_BEGINS_AGAIN);
   if (run->first_step >= run->steps)
     rf_say(run->sink, "the run is already at step %lld of %lld; --steps trains further\n",
            (long long)run->first_step, (long long)run->steps);

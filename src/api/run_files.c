@@ -213,12 +213,15 @@ rf_status rf_job_resumed(const rafter_job *job, const char *command, rafter_job 
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
   rf_status status = RAFTER_OK;
-  RF_TRY(rf_checkpoint_newest(rf_options_text(o, "resume"), checkpoint, error));
+  RF_TRY(rf_checkpoint_resumed(rf_options_text(o, "resume"), checkpoint, error));
   rf_run_folder_of_resume(rf_options_text(o, "resume"), run);
   snprintf(path, sizeof path, "%s/run.json", run);
   RF_TRY(rf_options_new(&RF_ALL_COMMANDS, command, &merged->options, error));
   RF_GO(read_earlier(o, command, path, merged->options, error));
   RF_GO(rf_options_set(merged->options, "out", run, error));
+  /* a run that begins again also records its trace again */
+  if (!*checkpoint && rf_options_is_set(merged->options, "trace"))
+    RF_GO(rf_options_set(merged->options, "trace", rf_options_text(merged->options, "trace"), error));
   json_t *given = rf_options_json(o);
   const char *name;
   json_t *value;
@@ -247,7 +250,8 @@ const rf_option RF_TRAINING_RUN_OPTIONS[] = {
               "optimizer steps of the final decay (wsd); unset: 20% of the steps"),
     RF_NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, "Training",
               "learning rate at the end; unset: a tenth of --lr"),
-    RF_WORDS("resume", PATH, "RUN", NULL, "Checkpoints", "run to continue from its last complete checkpoint"),
+    RF_WORDS("resume", PATH, "RUN", NULL, "Checkpoints",
+             "run to continue from its last complete checkpoint; a run without one begins again"),
     RF_NUMBER("keep", INT, "N", 1, 1e6, "2", "Checkpoints", "checkpoints to keep"),
     {.name = NULL},
 };

@@ -189,6 +189,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   }
   rf_put_bar(log->sink, "%lld/%lld", (long long)r->step, (long long)log->steps);
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
+  if (t->again) rf_say(log->sink, "%s", RF_BEGINS_AGAIN);
   if (r->step >= log->steps)
     rf_say(log->sink, "the run is already at step %lld of %lld; --steps trains further\n", (long long)r->step,
            (long long)log->steps);

@@ -52,6 +52,12 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
                  "%s holds a run already", t->out);
 }
 
+static rf_status find_checkpoint(rafter_trainer *t, const char *resume, rf_error *error) {
+  RF_TRY(rf_checkpoint_resumed(resume, t->resume, error));
+  t->again = !*t->resume;
+  return RAFTER_OK;
+}
+
 /* Creates, locks and then checks the run folder. The lock comes first, because other processes can
  * change an unlocked folder. */
 static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unnamed, const char *resume,
@@ -60,7 +66,7 @@ static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unname
   RF_TRY(rf_lock_folder(t->out, &t->lock, error));
   if (!unnamed) RF_TRY(check_out(t, resume, error));
   if (!resume) return RAFTER_OK;
-  RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+  RF_TRY(find_checkpoint(t, resume, error));
   rf_partials_sweep(t->out, NULL);
   return rf_checkpoint_prune(t->out, 0, -1, error); /* incomplete checkpoints may fill the disk */
 }
@@ -201,11 +207,11 @@ rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *
   RF_TRY(rf_hosts_of(o, &hosts, error));
   if (hosts.host > 0) {
     *ours = false;
-    if (resume) RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+    if (resume) RF_TRY(find_checkpoint(t, resume, error));
     return make_hidden(t, hosts.host, error);
   }
   name_folder(t, o, resume, &unnamed);
-  if (resume) RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+  if (resume) RF_TRY(find_checkpoint(t, resume, error));
   if (!unnamed) RF_TRY(check_out(t, resume, error));
   *ours = unnamed || is_bare(t->out);
   return take_folder(t, o, unnamed, resume, error);
@@ -244,7 +250,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   RF_GO(rf_hosts_of(o, &hosts, error));
   if (hosts.host > 0) RF_GO(make_hidden(t, hosts.host, error));
   else name_folder(t, o, resume, &unnamed);
-  if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
+  if (resume) RF_GO(find_checkpoint(t, resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   rf_device_listen(&s->plan.device, sink);

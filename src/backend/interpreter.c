@@ -6,6 +6,7 @@
 #include "backend/mpi/pipe.h"
 #include "graph/mesh/place.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,10 @@ typedef struct interpreter {
   void **address;      /* first slot of each tensor */
   rf_half *order;
   int halves, next;
+  /* Another chip may see a finite number where this chip does not, and would wait for this chip. So
+   * the first such error waits for the op `together`, whose number is the same on all chips. */
+  const rf_op *together; /* NULL: there is no such op */
+  rf_error late;         /* status RAFTER_OK: no error waits */
 } interpreter;
 
 /* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
@@ -93,6 +98,37 @@ static void take_slots(const interpreter *in, rf_call *call, int micro) {
   for (int k = 0; k < op->output_count; k++) call->out[k] = slot_address(in, op->output[k], micro);
 }
 
+static const rf_op *last_probe(const rf_graph *graph) {
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].def == &RF_OP_CLIP) return &graph->op[i];
+  return NULL;
+}
+
+/* True if the op has a probed number, and this number is not finite. */
+static bool is_probe_lost(const rf_call *call) {
+  const rf_op *op = call->op;
+  if (op->def->probe == RF_PROBE_NONE) return false;
+  int slot = op->def->probe == RF_PROBE_UPDATE ? 4 : 0;
+  int64_t at = op->def->probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
+  if (slot >= op->output_count || !call->out[slot]) return false;
+  bool wide = call->graph->tensor[op->output[slot]].dtype == RF_F64;
+  return !isfinite(wide ? ((double *)call->out[slot])[at] : (double)((float *)call->out[slot])[at]);
+}
+
+/* Calls the check after op `i`. */
+static rf_status check_after(interpreter *in, int i, const rf_run_inputs *inputs, rf_error *error) {
+  rf_error found = {0};
+  const rf_call *call = &in->call[i];
+  rf_status status = in->watch.after(in->watch.self, i, inputs, &found);
+  if (status == RAFTER_OK) return RAFTER_OK;
+  bool waits = in->together && call->op != in->together && is_probe_lost(call);
+  if (waits && in->late.status == RAFTER_OK) in->late = found;
+  if (waits) return RAFTER_OK;
+  if (call->op == in->together && in->late.status != RAFTER_OK) found = in->late;
+  if (error) *error = found;
+  return status;
+}
+
 /* Runs the ops of a section. If half >= 0, runs only the ops of this pass. */
 static rf_status run_ops(interpreter *in, rf_section section, int half, const rf_run_inputs *inputs,
                          rf_error *error) {
@@ -121,7 +157,7 @@ static rf_status run_ops(interpreter *in, rf_section section, int half, const rf
     if (in->link && rf_op_is_exchange(call->op->def)) RF_TRY(rf_link_status(in->link, call->op->name, error));
     if (measure(&in->measured[i], in->team, before, after)) rf_team_judge(in->team, after, rf_team_cpu_ns());
     before = after;
-    if (watched & RF_WATCH_AFTER) RF_TRY(in->watch.after(in->watch.self, i, inputs, error));
+    if (watched & RF_WATCH_AFTER) RF_TRY(check_after(in, i, inputs, error));
   }
   return RAFTER_OK;
 }
@@ -146,6 +182,8 @@ static rf_status run_passes(interpreter *in, const rf_run_inputs *inputs, rf_err
 
 static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
   interpreter *in = (interpreter *)program;
+  if (section == RF_SECTION_BEGIN || (section == RF_SECTION_MICRO && inputs->micro == 0))
+    in->late.status = RAFTER_OK;
   if (in->begin[section] == in->end[section]) return RAFTER_OK;
   rf_team_enter(in->team, rf_now_ns(), rf_team_cpu_ns());
   rf_status status = in->pipe && section == RF_SECTION_MICRO ? run_passes(in, inputs, error)
@@ -255,6 +293,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   rf_status status =
       in->link && rf_pipeline_stages(&graph->mesh) > 1 ? open_pipe(in, source, base, error) : RAFTER_OK;
   if (status == RAFTER_OK && in->link) status = rf_flights_open(graph, in->link, &in->flights, error);
+  if (in->link && !in->pipe) in->together = last_probe(graph);
   for (int i = 0; i < graph->op_count; i++) in->call[i].flights = in->flights;
   if (status == RAFTER_OK) *program = &in->program;
   else release(&in->program);

@@ -385,10 +385,12 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
                      texts[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(find_machine(options, &s->machine, error));
-  if (rf_job_given(options, "price"))
-    RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   s->plan.machine = &s->machine;
-  return resolve_backend(options, &s->machine, &s->plan, error);
+  RF_TRY(resolve_backend(options, &s->machine, &s->plan, error));
+  if (rf_backend_has_ranks(s->plan.backend))
+    RF_TRY(rf_ranks_share_machine(rf_job_is_local(options), &s->machine, error));
+  if (!rf_job_given(options, "price")) return RAFTER_OK;
+  return rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error);
 }
 
 /* Refuses a limit above the memory for a plan, because such a plan runs out of memory. A CPU's free

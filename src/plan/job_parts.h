@@ -31,14 +31,29 @@ rf_status rf_job_resolve_mesh(const rf_options *options, rf_settings *settings, 
  * compute the same plan. So all ranks use the smallest number of threads and the lowest instruction
  * set of any rank. */
 rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error);
+/* The memory of a rank's machine, and the number of ranks that share this machine. */
+typedef struct rf_rank_room {
+  double memory_bytes, reserve_bytes;
+  int64_t together;
+} rf_rank_room;
+/* Finds the rank that may use the least memory. The result is the memory of its machine, as if the
+ * largest number of ranks that share a machine shared this machine too. */
+rf_rank_room rf_ranks_lowest_room(const rf_rank_room *room, int ranks);
+/* All ranks must make the same plan. So a rank replaces its local machine by the machine of rank 0,
+ * with the lowest room of all ranks. The ranks exchange their machines only at the first call,
+ * because a rank may make more plans than the others. */
+rf_status rf_ranks_share_machine(bool local, rf_machine *machine, rf_error *error);
+/* Changes a machine with one chip into a machine with `chips` chips, of which `together` share the
+ * cores and the memory of one machine. */
+void rf_ranks_divide(rf_machine *machine, int chips, int together);
 /* If the ranks of this job are the chips of a pipeline, each rank plans its own stage. */
 void rf_ranks_choose_stage(rf_plan_options *plan);
 /* Each chip of the mesh is one process. The result is RAFTER_INVALID if the mesh has another number
  * of chips. */
 rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error);
-/* Changes a machine with one chip into a machine with `chips` chips that share the one chip. If
- * `local` is true, the machine is --on local, and the file of `rafter calibrate --network` is used
- * if it exists. */
+/* Changes a machine with one chip into a machine with `chips` chips. Ranks on one machine share its
+ * cores and its memory; outside of ranks, all chips share the machine. If `local` is true, the machine is
+ * --on local, and the file of `rafter calibrate --network` is used if it exists. */
 rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chips, rf_machine *machine,
                            rf_error *error);
 

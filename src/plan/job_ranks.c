@@ -53,6 +53,64 @@ rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error) {
       ranks, (long long)chips, ranks, rf_mesh_text(mesh, text));
 }
 
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+rf_rank_room rf_ranks_lowest_room(const rf_rank_room *room, int ranks) {
+  rf_rank_room lowest = room[0];
+  int64_t together = room[0].together;
+  for (int i = 1; i < ranks; i++) {
+    const rf_rank_room *r = &room[i];
+    if (r->together > together) together = r->together;
+    if ((r->memory_bytes - r->reserve_bytes) / (double)r->together <
+        (lowest.memory_bytes - lowest.reserve_bytes) / (double)lowest.together)
+      lowest = *r;
+  }
+  double scale = (double)together / (double)lowest.together; /* exactly 1 if all machines are equal */
+  return (rf_rank_room){lowest.memory_bytes * scale, lowest.reserve_bytes * scale, together};
+}
+
+/* Sets *lowest on all ranks. */
+static rf_status agree_on_room(rf_link *link, const rf_rank_room *mine, rf_rank_room *lowest,
+                               rf_error *error) {
+  rf_rank_room *all = calloc((size_t)link->ranks, sizeof *all);
+  if (!all) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  rf_status status = RAFTER_OK;
+  all[0] = *mine;
+  for (int rank = 1; rank < link->ranks && link->rank == 0 && status == RAFTER_OK; rank++)
+    status = rf_link_receive(link, rank, &all[rank], sizeof *all, error);
+  if (link->rank > 0) status = rf_link_send(link, 0, mine, sizeof *mine, error);
+  *lowest = rf_ranks_lowest_room(all, link->rank == 0 ? link->ranks : 1);
+  free(all);
+  return status == RAFTER_OK ? rf_link_share(link, lowest, sizeof *lowest, error) : status;
+}
+
+/* The machine for which all ranks plan, after the first call of rf_ranks_share_machine. */
+static struct {
+  bool known;
+  rf_machine *machine; /* NULL: the first call was not for a local machine */
+  rf_rank_room room;
+} common;
+
+rf_status rf_ranks_share_machine(bool local, rf_machine *machine, rf_error *error) {
+  rf_link *link = rf_link_of_process();
+  if (!link || link->ranks == 1) return RAFTER_OK;
+  if (!common.known) {
+    const rf_rank_room mine = {machine->memory_bytes, machine->reserve_bytes, link->together};
+    RF_TRY(agree_on_room(link, &mine, &common.room, error));
+    common.machine = local ? malloc(sizeof *machine) : NULL;
+    if (local && !common.machine) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+    if (local) {
+      *common.machine = *machine;
+      RF_TRY(rf_link_share(link, common.machine, sizeof *machine, error));
+      common.machine->memory_bytes = common.room.memory_bytes;
+      common.machine->reserve_bytes = common.room.reserve_bytes;
+    }
+    common.known = true;
+  }
+  if (local && common.machine) *machine = *common.machine;
+  return RAFTER_OK;
+}
+
 /* Finds the file of `rafter calibrate --network` for this number of ranks, if it exists. */
 static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *found, rf_error *error) {
   char path[4096];
@@ -91,6 +149,11 @@ static rf_status read_first(rf_link *link, rf_isa isa, rf_machine *machine, bool
   return RAFTER_OK;
 }
 
+void rf_ranks_divide(rf_machine *machine, int chips, int together) {
+  rf_machine_as_chips(machine, together);
+  machine->shape[0] = machine->chips = machine->topology.domain = chips;
+}
+
 rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chips, rf_machine *machine,
                            rf_error *error) {
   rf_link *link = rf_link_of_process();
@@ -102,8 +165,9 @@ rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chip
     if (link && link->ranks == chips) RF_TRY(read_first(link, plan->isa, machine, &found, error));
     else RF_TRY(read_own(plan->isa, (int)chips, machine, &found, error));
   }
-  if (!found) return rf_machine_as_chips(machine, (int)chips), RAFTER_OK;
-  machine->usd_per_chip_hour = price / (double)chips;
+  const int together = common.known && link->ranks == chips ? (int)common.room.together : (int)chips;
+  if (!found) return rf_ranks_divide(machine, (int)chips, together), RAFTER_OK;
+  machine->usd_per_chip_hour = price / (double)together;
   memcpy(machine->price_tier, tier, sizeof tier);
   return RAFTER_OK;
 }

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,11 +31,32 @@ static bool make_pipe(int ends[2]) {
   return ends[0] >= 0 && ends[1] >= 0;
 }
 
+/* With these variables, a program that the child starts would take itself for a rank of this job. */
+static bool is_of_launcher(const char *variable) {
+  static const char *const PREFIX[] = {"OMPI_", "PMI_",  "PMIX_",        "MPI_",          "HYDI_",
+                                       "PRTE_", "PALS_", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_"};
+  for (size_t i = 0; i < sizeof PREFIX / sizeof *PREFIX; i++)
+    if (!strncmp(variable, PREFIX[i], strlen(PREFIX[i]))) return true;
+  return false;
+}
+
+/* Returns a list of the variables for a child, which the caller frees. NULL: out of memory. */
+static char **environment(void) {
+  size_t count = 0, kept = 0;
+  while (environ && environ[count]) count++;
+  char **list = malloc((count + 1) * sizeof *list);
+  for (size_t i = 0; list && i < count; i++)
+    if (!is_of_launcher(environ[i])) list[kept++] = environ[i];
+  if (list) list[kept] = NULL;
+  return list;
+}
+
 static int spawn(const char *text, const int far[3], pid_t *pid) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   sigset_t none, all;
-  char *arguments[] = {"sh", "-c", (char *)(uintptr_t)text, NULL};
+  char *arguments[] = {"sh", "-c", (char *)(uintptr_t)text, NULL}, **variables = environment();
+  if (!variables) return ENOMEM;
   sigemptyset(&none);
   sigfillset(&all);
   posix_spawn_file_actions_init(&actions);
@@ -46,7 +68,8 @@ static int spawn(const char *text, const int far[3], pid_t *pid) {
   posix_spawnattr_setsigdefault(&attributes, &all);
   for (int i = 0; i < 3; i++) posix_spawn_file_actions_adddup2(&actions, far[i], i);
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-  int failed = posix_spawn(pid, "/bin/sh", &actions, &attributes, arguments, environ);
+  int failed = posix_spawn(pid, "/bin/sh", &actions, &attributes, arguments, variables);
+  free(variables);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return failed;

@@ -56,7 +56,7 @@ rf_status rf_rewards_open(const rf_reward_options *options, rf_rewards **rewards
   if (!(r->options.timeout_seconds > 0)) r->options.timeout_seconds = 60;
   rf_status status = read_components(r, error);
   if (status == RAFTER_OK) status = rf_numbers_open(&r->numbers, error);
-  if (status == RAFTER_OK && r->options.command)
+  if (status == RAFTER_OK && r->options.command && !r->options.elsewhere)
     status = rf_reward_command_open(&r->options, &r->command, error);
   if (status == RAFTER_OK) *rewards = r;
   else rf_rewards_close(r);
@@ -84,7 +84,7 @@ double rf_rewards_weight(const rf_rewards *r, int i) { return i < r->count ? r->
 static bool needs_answer(const rf_component *c) { return c->rule->needs_answer && c->rule->needs_answer(c); }
 
 rf_status rf_rewards_check(const rf_rewards *r, const char *reference, const char *where, rf_error *error) {
-  char number[64];
+  char number[RF_NUMBER_BYTES];
   for (int i = 0; i < r->count; i++) {
     const rf_component *c = &r->component[i];
     if (!needs_answer(c)) continue;

@@ -16,6 +16,7 @@ typedef struct rf_reward_options {
   const char *const *list; /* lists of components, as `gsm8k:1,format:0.2` */
   int lists;               /* number of lists */
   const char *command;     /* NULL: no program */
+  bool elsewhere;          /* true: another process runs the program, and asks for all rewards */
   int workers;             /* number of processes of the program; 0 means 1 */
   double timeout_seconds;  /* for one answer; 0: 60 s */
   int retries;             /* number of restarts of a program that failed, for each answer */
@@ -44,8 +45,8 @@ typedef struct rf_reward_row {
 } rf_reward_row;
 
 typedef struct rf_rewards rf_rewards;
-/* Checks the options and starts the program. RAFTER_INVALID: a component is wrong, or the options
- * have no component. The texts of the options must stay valid until rf_rewards_close. */
+/* Checks the options and starts the program, unless it runs elsewhere. RAFTER_INVALID: a component is wrong,
+ * or the options have no component. The texts of the options must stay valid until rf_rewards_close. */
 rf_status rf_rewards_open(const rf_reward_options *options, rf_rewards **rewards, rf_error *error);
 /* Ends the program within 2 s, with a signal if necessary. Values that were not collected are lost.
  * `rewards` may be NULL. */

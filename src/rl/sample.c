@@ -92,13 +92,49 @@ static rf_status reward_group(rf_rl *rl, rf_rl_group *group, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Collects rewards. With `wait`, all rewards, or until --max-seconds. Other hosts wait for the rewards,
- * so with several hosts, this host waits for all rewards too. */
-static rf_status collect(rf_rl *rl, bool wait, rf_error *error) {
-  double until = rf_run_hosts(rl->run) == 1 ? rl->ends_at : 0;
+/* Collects rewards. With `wait`, all rewards, or those that are there at the time `until` (0: no
+ * limit). */
+static rf_status collect(rf_rl *rl, bool wait, double until, rf_error *error) {
   rf_status status = rf_rewards_collect(rl->settings.rewards, wait, until, error);
   if (status == RAFTER_FAILED) rl->reward_failed = true;
-  if (status == RAFTER_INTERRUPTED) rl->late = !rf_flag_is_set(rl->settings.train.progress.stop);
+  return status;
+}
+
+/* Reasons why the ranks stop sampling. */
+enum { SIGNAL = 1, LATE = 2 };
+static bool is_late(uint32_t flags) { return flags == LATE; }
+
+static uint32_t reasons(const rf_rl *rl) {
+  bool late = rl->ends_at > 0 && rf_now_seconds() > rl->ends_at;
+  return (rf_flag_is_set(rl->settings.train.progress.stop) ? SIGNAL : 0) | (late ? LATE : 0);
+}
+
+/* Host 0 collects all rewards. The waits of the other hosts have a limit, so host 0 sends them a word
+ * every second. */
+static rf_status collect_on_hosts(rf_rl *rl, rf_error *error) {
+  struct {
+    rf_status status;
+    uint32_t reasons;
+    bool last;
+  } word = {0};
+  const bool first = rf_run_host(rl->run) == 0;
+  while (!word.last) {
+    if (first) {
+      word.status = collect(rl, true, rf_now_seconds() + 1, error);
+      if (word.status == RAFTER_INTERRUPTED) word.reasons = reasons(rl);
+      word.last = word.status != RAFTER_INTERRUPTED || word.reasons;
+    }
+    RF_TRY(rf_run_share(rl->run, &word, sizeof word, word.status == RAFTER_FAILED ? NULL : error));
+  }
+  if (word.status == RAFTER_INTERRUPTED) rl->late = is_late(word.reasons);
+  if (word.status == RAFTER_OK || first) return word.status;
+  return RF_FAIL(error, word.status, NULL, "rank 0 has no rewards; its message says why");
+}
+
+static rf_status collect_all(rf_rl *rl, rf_error *error) {
+  if (rf_run_hosts(rl->run) > 1) return collect_on_hosts(rl, error);
+  rf_status status = collect(rl, true, rl->ends_at, error);
+  if (status == RAFTER_INTERRUPTED) rl->late = is_late(reasons(rl));
   return status;
 }
 
@@ -111,21 +147,16 @@ static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
   return status;
 }
 
-/* Reasons why the ranks stop sampling. */
-enum { SIGNAL = 1, LATE = 2 };
-static bool is_late(uint32_t flags) { return flags == LATE; }
-
 static bool stepped(void *self, int tokens) {
   sampling *s = self;
   const rf_rl_settings *settings = &s->rl->settings;
   (void)tokens;
   double began = rf_now_seconds();
-  s->status = collect(s->rl, false, &s->why);
+  s->status = collect(s->rl, false, 0, &s->why);
   s->waited += rf_now_seconds() - began;
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   if (s->status != RAFTER_OK || !rf_replies_busy(s->rl->generator)) return s->status == RAFTER_OK;
-  bool late = s->rl->ends_at > 0 && rf_now_seconds() > s->rl->ends_at;
-  uint32_t flags = (rf_flag_is_set(settings->train.progress.stop) ? SIGNAL : 0) | (late ? LATE : 0);
+  uint32_t flags = reasons(s->rl);
   s->status = rf_replies_agree(s->rl->generator, &flags, &s->why); /* all ranks stop together */
   s->rl->late = is_late(flags);
   return s->status == RAFTER_OK && !flags;
@@ -164,7 +195,7 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   if (status != RAFTER_OK && error) *error = s->why;
   const int64_t pending = rf_rewards_pending(rl->settings.rewards);
   if (pending && rl->settings.progress) rl->settings.progress(rl->settings.self, "rewards", 0, pending);
-  if (status == RAFTER_OK && !s->stopped) status = collect(rl, true, error);
+  if (status == RAFTER_OK && !s->stopped) status = collect_all(rl, error);
   if (status == RAFTER_OK && s->stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by %s", rl->late ? "time" : "a signal");
   if (status == RAFTER_OK) status = share_rewards(rl, error);

@@ -309,15 +309,31 @@ rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_err
                  "%s holds no complete checkpoint", run_folder);
 }
 
-bool rf_checkpoint_any(const char *run_folder) {
+static bool has_file(const char *folder, const char *name) {
   char path[PATH_BYTES + 300];
-  snprintf(path, sizeof path, "%s/run.json", run_folder);
-  bool any = access(path, F_OK) == 0 || rf_run_is_complete(run_folder);
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return access(path, F_OK) == 0;
+}
+
+/* True if a folder has checkpoints, complete or damaged. */
+static bool has_checkpoints(const char *run_folder) {
+  bool any = false;
   DIR *open_folder = opendir(run_folder);
   for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;)
     any = rf_run_step_of(entry->d_name) >= 0;
   if (open_folder) closedir(open_folder);
   return any;
+}
+
+rf_status rf_checkpoint_resumed(const char *run_folder, char folder[4096], rf_error *error) {
+  if (has_file(run_folder, "run.json") && !has_file(run_folder, "report.json") &&
+      !has_file(run_folder, "DONE") && !has_checkpoints(run_folder))
+    return *folder = 0, RAFTER_OK;
+  return rf_checkpoint_newest(run_folder, folder, error);
+}
+
+bool rf_checkpoint_any(const char *run_folder) {
+  return has_file(run_folder, "run.json") || rf_run_is_complete(run_folder) || has_checkpoints(run_folder);
 }
 
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {

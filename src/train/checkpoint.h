@@ -32,6 +32,9 @@ rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *
 /* Sets `folder` to the newest complete checkpoint in `run_folder`. `run_folder` may itself be a
  * checkpoint. RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
+/* Like rf_checkpoint_newest. But if the run has only begun, `folder` becomes "": the folder has a
+ * run.json, no checkpoint and no report.json, which a run writes at its end. */
+rf_status rf_checkpoint_resumed(const char *run_folder, char folder[4096], rf_error *error);
 /* Removes all complete checkpoints except the newest `keep`. The remains of interrupted saves are
  * removed too. Never removes the checkpoint of step `saved`. If `keep` is 0, no checkpoint is
  * removed. */

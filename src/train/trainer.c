@@ -7,6 +7,7 @@
 #include "run/record.h"
 #include "train/checkpoint.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,14 +256,28 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
   return RAFTER_OK;
 }
 
+/* Hosts compute a step to its end even if the loss of one host is not finite. So all hosts compare
+ * the same sums here. */
+static rf_status check_loss(const rf_trainer *trainer, rf_error *error) {
+  bool alone = rf_run_hosts(trainer->run) == 1 || trainer->plan->stages || !trainer->metrics;
+  if (alone || isfinite(trainer->metrics[0])) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched",
+                 "the loss is not finite (step %lld)", (long long)(trainer->step + 1));
+}
+
 /* This function is called if a loss or a gradient norm is not finite. The function runs the
  * microbatches again and checks every output. So the error can name the first op whose output is
- * not finite. */
+ * not finite. Several hosts call this function together. */
 static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
                                rf_error *error) {
   rf_error first = {0};
+  /* with --debug, the error already names the op, and other hosts may still be in the step */
+  if (trainer->settings.debug.find_nan) return RAFTER_FAILED;
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, source, inputs, &first);
+  /* a rank that found the op ends all ranks after its message, so the others wait here */
+  if (status == RAFTER_OK && rf_run_gathers(trainer->run)) rf_run_settle(trainer->run, RAFTER_OK, NULL);
   if (status == RAFTER_FAILED && error && !rf_run_lost_ranks(trainer->run)) *error = first;
   return RAFTER_FAILED; /* if no such op was found, the function keeps the first error */
 }
@@ -285,6 +300,7 @@ rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double
                        rf_error *error) {
   rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
   rf_status status = run_step(trainer, source, &inputs, error);
+  if (status == RAFTER_OK) status = check_loss(trainer, error);
   /* this is needed because a stage of a pipeline does not learn of failures in other stages */
   if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data && !trainer->plan->stages)
     status = name_first_op(trainer, source, &inputs, error);

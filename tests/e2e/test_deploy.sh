@@ -243,7 +243,8 @@ case_docker() {
   [ ! -s missing ] || fail "the image lacks $(tr '\n' ' ' <missing)"
   grep -q '^STOPSIGNAL SIGTERM' "$file" && grep -q '^USER rafter' "$file" || fail 'the image runs as root'
 }
-# The files of training on clusters: syntax only.
+# The files of training on clusters, with scripts in place of srun and mpirun. A restarted job
+# continues its run, also if the run has no checkpoint yet.
 case_training() {
   bash -n "$DEPLOY/slurm/train.sbatch" || fail 'train.sbatch is no script'
   python3 - "$DEPLOY/kubernetes/train.yaml" <<'PY' || fail 'train.yaml'
@@ -252,7 +253,34 @@ job = yaml.safe_load(open(sys.argv[1]))
 specs = job["spec"]["mpiReplicaSpecs"]
 command = specs["Launcher"]["template"]["spec"]["containers"][0]["args"][0]
 assert job["kind"] == "MPIJob" and f'mpirun -n {specs["Worker"]["replicas"]} ' in command
+worker = specs["Worker"]["template"]["spec"]["containers"][0]
+assert f'--threads {worker["resources"]["limits"]["cpu"]}\n' in command, command
+for of in specs.values(): assert of["template"]["spec"]["terminationGracePeriodSeconds"] >= 2 * 120
+open("launch", "w").write(command.replace("/runs/", "runs/"))
 PY
+  mkdir -p bin runs/train
+  echo 'echo "$@" >asked; while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"' >bin/srun
+  echo 'echo "$@" >asked' >bin/mpirun
+  chmod +x bin/*
+  PATH=$PWD/bin:$PATH sh launch
+  says 'rafter train /models/model .*--out runs/train --threads 8$' asked
+  touch runs/train/run.json
+  PATH=$PWD/bin:$PATH sh launch
+  says 'rafter train --resume runs/train --threads 8$' asked
+  text book.txt 20000
+  local pid try
+  for try in 1 2; do
+    PATH=$PWD/bin:$PATH RAFTER=$RAFTER MODEL=$TINY DATA=book.txt OUT=runs/slurm SLURM_JOB_NAME=r \
+      SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=2 bash "$DEPLOY/slurm/train.sbatch" >"out.$try" 2>&1 & pid=$!
+    for _ in $(seq 400); do grep -qs 'step  ' "out.$try" && break; sleep 0.05; done
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    says "--cpus-per-task=2 .* $RAFTER train" asked
+    says 'step  ' "out.$try"
+    rm -rf runs/slurm/checkpoint-*
+  done
+  says "train --resume runs/slurm" asked
+  says 'begins again' out.2
 }
 
 cases "$@"

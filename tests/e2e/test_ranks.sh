@@ -153,6 +153,40 @@ case_overlap_overflow() {
   done
 }
 
+# One rank alone reads a token whose row of the table is NaN. Its error names the op, and no rank
+# reports a fault of MPI.
+case_not_finite_on_one_rank() {
+  local where mesh more name=0 shape=llama:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32
+  status 0 "$RAFTER" train $shape "${RUN[@]}" --steps 1 --out base &&
+    status 0 "$RAFTER" export base broken || return
+  python3 - broken/model.safetensors <<'PY'
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+size = struct.unpack("<Q", data[:8])[0]
+table = json.loads(data[8:8 + size])["model.embed_tokens.weight"]
+assert (table["dtype"], table["shape"]) == ("F32", [256, 32]), table
+at = 8 + size + table["data_offsets"][0] + ord("Z") * 32 * 4
+data[at:at + 4] = struct.pack("<f", float("nan"))
+open(sys.argv[1], "wb").write(data)
+PY
+  python3 -c '
+for at in 5, 40, 70, 101:  # one of four sequences
+    text = "abcdefgh" * 17
+    open(f"{at}.txt", "w").write(text[:at] + "Z" + text[at + 1:129])'
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for more in '5 fsdp=2 --clip 1' '40 fsdp=2 --clip 0' '70 data=2 --clip 0 --overlap on' \
+      '101 fsdp=2 --overlap on' '5 data=2 --accumulate 2' '40 data=2' '70 data=2 --debug'; do
+      read -r where mesh more <<<"$more"
+      name=$((name + 1))
+      # shellcheck disable=SC2086
+      status 1 ranks 2 "$RAFTER" train broken --threads 1 --data $where.txt --batch 4 --seq 32 --steps 2 \
+        --val-every 0 --mesh $mesh $more --out "nan-$name" || continue
+      says 'step/micro/embed/fwd[^ ]* is the first op that produced a number that is not finite .step 1'
+      [ "$(grep -c 'rafter: ' err)" = 1 ] || fail "$where, $mesh $more: several errors: $(head -c 600 err)"
+    done
+  done
+}
+
 # --debug poisons dead memory and checks every output of every op. It changes no loss.
 case_debug() {
   local mesh on more
@@ -401,6 +435,50 @@ case_adapters() {
   [ -s "$(newest adapters)/adapter_model.safetensors" ] || fail 'the adapter is in one file'
 }
 
+# Adapters of a part of a fused row (query, key and value; gate and up): saved, resumed and scored
+# with tensor, they are those of one process. 50 columns of gate are an odd number on each chip.
+case_adapter_parts() {
+  local targets run text='the of and to in that he'
+  status 0 "$RAFTER" train llama:layers=1,width=32,heads=4,kv_heads=2,ff=50,vocab=256,seq=32 "${RUN[@]}" \
+    --steps 1 --out drawn && status 0 "$RAFTER" export drawn base || return
+  for targets in gate up,k q v gate,up; do
+    local TRAIN=("$RAFTER" train base "${RUN[@]/1e-3/1e-2}" --seq 32 --warmup 0 --steps 6 --save-every 3
+      --keep 9 --lora "rank=4,targets=$targets")
+    rm -rf one two there back
+    status 0 "${TRAIN[@]}" --out one && status 0 ranks 2 "${TRAIN[@]}" --mesh tensor=2 --out two || return
+    near one two
+    like_adapter one two "$targets"
+    status 0 "$RAFTER" score one --text "$text" --json && cp out scored-one
+    status 0 ranks 2 "$RAFTER" score one --text "$text" --json --mesh tensor=2 && cp out scored-there
+    status 0 "$RAFTER" score two --text "$text" --json && cp out scored-two
+    for run in there two; do
+      holds scored-one "max(abs((a or 0) - (b or 0)) for a, b in zip(d['logprobs'],
+        json.load(open('scored-$run'))['logprobs'])) < 1e-4" "$targets: scores of $run"
+    done
+    cp -r one there && cp -r two back && rm -r there/checkpoint-00000006 back/checkpoint-00000006
+    status 0 ranks 2 "$RAFTER" train --resume there --mesh tensor=2 && near one there
+    like_adapter one there "$targets, resumed with tensor=2"
+    status 0 "$RAFTER" train --resume back --mesh '' && near one back
+    like_adapter one back "$targets, resumed with one process"
+  done
+}
+# like_adapter A B WHAT: the newest adapters of two runs differ by rounding only.
+like_adapter() {
+  python3 - "$(newest "$1")" "$(newest "$2")" <<'PY' || fail "the adapter of $2 is not that of $1 ($3)"
+import array, json, struct, sys
+def read(path):
+    data = open(path + "/adapter_model.safetensors", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    return {name: array.array("f", data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
+            for name, t in json.loads(data[8:8 + size]).items() if name != "__metadata__"}
+a, b = read(sys.argv[1]), read(sys.argv[2])
+assert a and a.keys() == b.keys()
+for name in a:
+    off, all = sum((x - y) ** 2 for x, y in zip(a[name], b[name])), sum(x * x for x in a[name])
+    assert all > 0 and off < 1e-4 * all, (name, off, all)
+PY
+}
+
 # A run whose experts are on several chips continues on a mesh without the axis expert.
 case_experts() {
   local moe=mixtral:layers=2,width=32,heads=4,kv_heads=2,ff=24,vocab=256,seq=32,experts=4,experts_used=2
@@ -427,15 +505,18 @@ case_refused() {
   refuses 2 '--mesh data=2 needs one process for each chip \(expected 2 processes, got 1\)' \
     "${TRAIN[@]}" --steps 1 --mesh data=2 --out refused-3
   says 'mpirun -n 2'
-  refuses 2 'no mesh of 4 chips can run this job .*With data=4: .*expected a multiple, got 3 sequences' \
-    ranks 4 "$RAFTER" train "$TINY" "${MORE[@]}" --batch 3 --steps 1 --mesh auto --out refused-4
+  refuses 2 'no mesh of 5 chips can run this job .*With data=5: .*expected a multiple, got 3 sequences' \
+    ranks 5 "$RAFTER" train "$TINY" "${MORE[@]}" --batch 3 --steps 1 --mesh auto --out refused-4
   [ -z "$(find . -name 'refused-*')" ] || fail 'a refused run leaves a folder'
 }
 
 case_automatic_mesh() {
   status 0 ranks 2 "${TRAIN[@]}" --steps 1 --mesh auto --out automatic
   says '--mesh auto compared [0-9]+ meshes, of which [0-9]+ fit, and took'
-  ok "$RAFTER" runs automatic
+  status 0 "$RAFTER" runs show automatic
+  # the sequences of the batch cannot be shared, but their tokens can
+  status 0 ranks 4 "$RAFTER" train "$TINY" "${MORE[@]}" --batch 3 --steps 1 --mesh auto --out tokens &&
+    says '--mesh auto compared [0-9]+ meshes, of which [0-9]+ fit, and took (context|sequence)='
 }
 
 case_differences() {
@@ -525,6 +606,56 @@ case_killed() {
   cp -r moved alone
   status 0 ranks 4 "$RAFTER" train --resume moved --mesh data=2,fsdp=2 && near one moved
   status 0 "$RAFTER" train --resume alone --mesh '' && near one alone
+}
+
+# Ranks that are killed before the first checkpoint begin again.
+case_killed_early() {
+  local early=("${TRAIN[@]}" --mesh fsdp=2)
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    status 0 ranks 2 "${early[@]}" --steps 8 --out "brief-$LIBRARY" || return
+    begin "early-$LIBRARY" "${early[@]}" --steps 100000
+    until_step "early-$LIBRARY" 2
+    kill -9 "$(process_of "early-$LIBRARY" 1)"
+    wait $! && fail 'a run with a killed rank ends with status 0'
+    gone "early-$LIBRARY"
+    status 0 ranks 2 "$RAFTER" train --resume "early-$LIBRARY" --steps 8 || return
+    says 'the run has no checkpoint yet, so it begins again' out
+    alike "brief-$LIBRARY" "early-$LIBRARY"
+    same <(losses "brief-$LIBRARY") <(losses "early-$LIBRARY") 'losses of ranks that begin again'
+  done
+}
+
+# The machines of the ranks differ in their files and their memory. All ranks plan for the machine
+# of rank 0 with the lowest memory.
+case_machines() {
+  local order bytes=() model=gpt:layers=4,width=64,heads=2,ff=256,vocab=256,seq=256
+  local run=(train $model "${RUN[@]/4/8}" --steps 2 --mesh data=2 --remat auto)
+  python3 - "$(hostname)" <<'PY'
+import json, os, sys
+base = {"name": "one", "kind": "cpu", "flops": {"f32": 5e10}, "read_bps": 1e10, "copy_bps": 1e10}
+for name, values in {"large": {"memory_bytes": 64e9}, "small": {"memory_bytes": 30e6},
+                     "quick": {"memory_bytes": 64e9, "flops": {"f32": 9e12}, "copy_bps": 1e13}}.items():
+    os.makedirs(f"{name}/rafter")
+    json.dump(base | values, open(f"{name}/rafter/{sys.argv[1]}.json", "w"))
+PY
+  printf '{"prompt": "of the"}\n%.0s' $(seq 40) >many.jsonl
+  # apart A B COMMAND...: rank 0 has the machine A, rank 1 the machine B
+  apart() { ranks 2 env "XDG_CACHE_HOME=$PWD/$1" "${@:3}" last: env "XDG_CACHE_HOME=$PWD/$2" "${@:3}"; }
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for order in 'large large' 'small small' 'small large' 'large small' 'small none'; do
+      # shellcheck disable=SC2086
+      status 0 apart $order "$RAFTER" "${run[@]}" --out "$LIBRARY $order" || return
+      bytes[${#bytes[@]}]=$(ask "$LIBRARY $order/metrics.jsonl" 'rows[0]["arena_bytes"]')
+      [ "$order" = 'large large' ] ||
+        same <(losses "$LIBRARY small small") <(losses "$LIBRARY $order") "losses of $order"
+    done
+    [ "${bytes[1]}" -lt "${bytes[0]}" ] || fail "little memory changes nothing: ${bytes[*]}"
+    [ "$(printf '%s\n' "${bytes[@]:1}" | sort -u | wc -l)" = 1 ] ||
+      fail "the lowest memory does not count: ${bytes[*]}"
+    bytes=()
+    status 0 apart large quick "$RAFTER" rollout "$TINY" --threads 1 --max-tokens 4 \
+      --input many.jsonl --output "$LIBRARY.jsonl" --mesh data=2
+  done
 }
 
 case_stopped_rank() {

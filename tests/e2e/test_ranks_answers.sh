@@ -369,6 +369,42 @@ for line in open(sys.argv[1]):
 PY
 }
 
+# Rank 0 runs the reward program, and the other ranks wait for the rewards as long as it takes.
+case_rl_rewards() {
+  local pid code mesh=data=2
+  export RAFTER_MPI_SECONDS=5
+  cat >rewards.py <<'PY'
+import json, os, sys, time
+open("started", "a").write(" ".join(os.environ) + "\n")
+for line in sys.stdin:
+    time.sleep(0.9)
+    print(json.dumps({"id": json.loads(line)["id"], "reward": len(line) % 3}), flush=True)
+PY
+  local slow=("$RAFTER" rl "$TINY" "${ONE[@]}" --max-tokens 6 --ignore-eos --lora rank=4
+    --data rl.jsonl --prompts 2 --steps 1 --reward-command 'python3 rewards.py')
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    rm -f started
+    status 0 ranks 2 "${slow[@]}" --samples 4 --mesh $mesh --out "slow-$LIBRARY" || return
+    [ "$(wc -l <started)" = 1 ] || fail "$(wc -l <started) reward programs run ($LIBRARY)"
+    ! grep -qE '\b(OMPI_COMM|PMIX?_|MPI_LOCAL|HYDI_)' started ||
+      fail "the reward program has variables of the launcher: $(grep -oE '\b(OMPI|PMI|HYDI)\w+' started)"
+    mesh=fsdp=2
+    status 0 ranks 2 "${slow[@]}" --samples 40 --mesh data=2 --max-seconds 6 \
+      --out "late-$LIBRARY" &&
+      says 'the time is up at step 0 of 1' out
+    # a signal during this wait ends all ranks
+    rm -f started
+    ranks 2 "${slow[@]}" --samples 40 --mesh data=2 --out "$PWD/signal-$LIBRARY" >out 2>err &
+    for _ in $(seq 600); do [ ! -s started ] || break; sleep 0.05; done
+    sleep 2
+    for pid in 1 0; do kill -TERM "$(process_of "$PWD/signal-$LIBRARY" $pid)"; done
+    code=0
+    wait $! || code=$?
+    [ $code = 130 ] || fail "$LIBRARY exits with $code after a signal: $(head -c 300 err)"
+    gone "$PWD/signal-$LIBRARY"
+  done
+}
+
 # Launchers pass standard input to rank 0 only.
 case_input() {
   local one=("$RAFTER" generate "$TINY" "${ONE[@]}" --max-tokens 9)

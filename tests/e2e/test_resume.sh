@@ -59,6 +59,31 @@ same whole/checkpoint-00000060/optimizer.safetensors killed/checkpoint-00000060/
 left=$(find killed -name '*.part*')
 [ -z "$left" ] || fail "partial files are left after the last resume: $left"
 
+# A run that is killed before its first checkpoint begins again, with its options and its trace.
+"${TRAIN[@]}" --steps 100000 --trace steps=2..3 --out early >out 2>err & pid=$!
+for _ in $(seq 1600); do
+  grep -qs '"step":3,' early/metrics.jsonl && break
+  sleep 0.01
+done
+kill -9 $pid
+wait $pid 2>/dev/null
+mkdir early/checkpoint-00000003.part-1
+refuses 1 'early holds a run already' "${TRAIN[@]}" --steps 60 --out early
+status 0 "$RAFTER" train --resume early --steps 60 && {
+  says 'the run has no checkpoint yet, so it begins again with its recorded options' out
+  losses early >again.txt
+  same whole.txt again.txt 'a run that begins again has the metrics of a run that was never stopped'
+  same whole/checkpoint-00000060/model.safetensors early/checkpoint-00000060/model.safetensors \
+    'a run that begins again has the weights of a run that was never stopped'
+  [ -s early/trace.bin ] || fail 'a run that begins again has no trace'
+  [ -z "$(find early -name '*.part*')" ] || fail 'a run that begins again keeps partial files'
+}
+# But a run that has ended does not begin again if its checkpoints are gone.
+rm -rf early/checkpoint-*
+cp early/metrics.jsonl before.txt
+refuses 1 'early holds no complete checkpoint' "$RAFTER" train --resume early
+same before.txt early/metrics.jsonl 'a refused --resume changes the metrics'
+
 # Resuming from damaged or changed files.
 status 0 "${TRAIN[@]}" --steps 6 --save-every 3 --out base
 damage() { # damage NAME COMMAND...: damages a new copy of the run in the folder hurt

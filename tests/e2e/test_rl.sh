@@ -140,6 +140,17 @@ case_resume() {
     ls -d killed/checkpoint-????????/DONE >found 2>/dev/null || { rm -rf killed; continue; }
     status 0 "$RAFTER" rl --resume killed && same_run whole killed "killed after $at s"
   done
+  # a run that is killed before its first checkpoint begins again
+  "${RUN[@]}" --steps 1000 --save-every 0 --out begun >out 2>err & pid=$!
+  for _ in $(seq 400); do
+    ! grep -qs '"step":2' begun/metrics.jsonl || break
+    sleep 0.05
+  done
+  kill -9 $pid
+  wait $pid 2>/dev/null
+  status 0 "$RAFTER" rl --resume begun --steps 6 &&
+    same_run whole begun 'killed before the first checkpoint' &&
+    says 'the run has no checkpoint yet, so it begins again' out
   status 0 "${RUN[@]}" --steps 6 --out once --max-seconds 0.001s && says 'step 0 of 6 .--max-seconds' out &&
     status 0 "$RAFTER" rl --resume once --max-seconds 10m && same_run whole once 'stopped by time'
   # the first evaluation ends in time too

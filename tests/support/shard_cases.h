@@ -8,6 +8,8 @@
 
 #define MIN_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
 #define MIN_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
+/* an odd number of gate columns on each of two chips */
+#define MIN_ODD "llama:layers=2,width=16,heads=8,kv_heads=4,head_dim=8,ff=26,vocab=40,seq=16"
 #define MIN_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define MIN_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
 #define MIN_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
@@ -125,6 +127,13 @@ static const setting SHARD_SETTINGS[] = {
     {MIN_GPT, "context=4", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
     {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
     {MIN_GEMMA, "sequence=2", 0, 1, 1, 0, "rank=2,targets=all", NULL},
+    /* adapters of a part of a fused row */
+    {MIN_LLAMA, "tensor=2", 0, 1, 1, 0, "rank=2,targets=gate", NULL},
+    {MIN_LLAMA, "fsdp=2,tensor=4", 3, 2, 1, 0, "rank=2,targets=up", NULL},
+    {MIN_ODD, "tensor=2", 0, 2, 1, 0, "rank=2,targets=up,k", NULL},
+    {MIN_ODD, "sequence=2,tensor=2", 3, 1, 1, 0, "rank=2,targets=gate,q", NULL},
+    {MIN_ODD, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=gate,up,v", NULL},
+    {MIN_QWEN, "fsdp=2,tensor=4", 3, 1, 1, 0, "rank=2,targets=q,v", NULL},
     {MIN_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
     {MIN_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
     {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},

@@ -39,6 +39,9 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes);
 /* Shards the columns of the layer over `axes`, in the given form. In the attributes of an adapter,
  * the columns that it reads and the columns to which it adds become the columns of one chip. */
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form);
+/* Form of the joined columns (B) of an adapter. `form` is the form of the layer's `columns` columns.
+ * An adapter of gate alone, or of up alone, has no halves. */
+rf_form rf_shard_joined_form(const rf_lora_parts *parts, int64_t columns, rf_form form);
 
 /* These functions replace an op by several ops (rf_op_def.expand). If one op is enough on this
  * mesh, they only set *done to false. */

@@ -68,6 +68,10 @@ static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   return at <= q ? at / chips : q / chips + (at - q) / kv * mine;
 }
 
+rf_form rf_shard_joined_form(const rf_lora_parts *parts, int64_t columns, rf_form form) {
+  return form == RF_FORM_HALVES && rf_lora_joined(parts, parts->count) < columns ? RF_FORM_BLOCKS : form;
+}
+
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form) {
   const rf_model *m = &s->graph->model;
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes);
@@ -99,8 +103,11 @@ static rf_form form_of(const rf_graph *graph, int p) {
   size_t stem = layer ? (size_t)(layer - name) : 0;
   if (param->experts > 0 && param->shard_axis == 0) return RF_FORM_EACH;
   if (stem >= 3 && strncmp(name + stem - 3, "qkv", 3) == 0) return RF_FORM_HEADS;
-  if (stem >= 7 && strncmp(name + stem - 7, "gate_up", 7) == 0) return RF_FORM_HALVES;
-  return RF_FORM_BLOCKS;
+  if (stem < 7 || strncmp(name + stem - 7, "gate_up", 7) != 0) return RF_FORM_BLOCKS;
+  if (param->adapts < 0) return RF_FORM_HALVES;
+  const rf_param *base = &graph->params.at[param->adapts];
+  rf_lora_parts parts = rf_lora_parts_of(&graph->model, base);
+  return rf_shard_joined_form(&parts, base->shape[1], RF_FORM_HALVES);
 }
 
 /* The dimension that tensor parallelism shards. -1: no dimension. For matrix A or B of an adapter,

@@ -95,7 +95,9 @@ static rf_status lora_shard(rf_sharding *s) {
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->in[2] = rf_spec_of(0, columns, (rf_form)form);
+  s->in[2] = rf_spec_of(
+      0, columns,
+      rf_shard_joined_form(&s->op->attr.lora.parts, rf_input_dim(s->graph, s->op, 0, 1), (rf_form)form));
   return rf_shard_adapters(s, columns, (rf_form)form);
 }
 

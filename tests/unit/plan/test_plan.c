@@ -4,6 +4,7 @@
 #include "unit/plan/plans.h"
 
 #include "machine/tuned.h"
+#include "plan/job_parts.h"
 
 #include <math.h>
 
@@ -595,6 +596,28 @@ static void rows_choose_the_kernel(void **state) {
     }
 }
 
+/* A rank has a part of its own machine, whatever the number of machines. */
+static void ranks_share_one_machine_each(void **state) {
+  (void)state;
+  const rf_rank_room equal[] = {{64, 4, 2}, {64, 4, 2}, {64, 4, 2}, {64, 4, 2}},
+                     mixed[] = {{64, 4, 2}, {64, 4, 2}, {30, 6, 1}, {70, 40, 1}};
+  rf_rank_room room = rf_ranks_lowest_room(equal, 4);
+  assert_true(room.memory_bytes == 64 && room.reserve_bytes == 4 && room.together == 2);
+  room = rf_ranks_lowest_room(mixed, 4); /* the third rank has 24, all others have 30 */
+  assert_true(room.memory_bytes == 60 && room.reserve_bytes == 12 && room.together == 2);
+  room = rf_ranks_lowest_room(&mixed[1], 3);
+  assert_true(room.memory_bytes == 60 && room.reserve_bytes == 12 && room.together == 2);
+  static rf_machine one, two, eight;
+  assert_int_equal(rf_machine_detect(&one, NULL), RAFTER_OK);
+  two = eight = one;
+  rf_ranks_divide(&two, 2, 2);
+  rf_ranks_divide(&eight, 8, 2); /* 4 machines of 2 ranks */
+  assert_true(two.memory_bytes == one.memory_bytes / 2 && two.flops[RF_F32] == one.flops[RF_F32] / 2);
+  assert_true(eight.memory_bytes == two.memory_bytes && eight.reserve_bytes == two.reserve_bytes);
+  assert_true(eight.flops[RF_F32] == two.flops[RF_F32] && eight.read_bps == two.read_bps);
+  assert_true(eight.chips == 8 && eight.shape[0] == 8 && eight.topology.domain == 8 && two.chips == 2);
+}
+
 static void what_cannot_be_counted_is_refused(void **state) {
   (void)state;
   rf_model model = model_named(
@@ -643,6 +666,7 @@ int main(void) {
       cmocka_unit_test(advice_is_what_whole_plans_say),
       cmocka_unit_test(sizes_are_those_of_whole_plans),
       cmocka_unit_test(rows_choose_the_kernel),
+      cmocka_unit_test(ranks_share_one_machine_each),
       cmocka_unit_test(what_cannot_be_counted_is_refused),
       cmocka_unit_test(bad_options_are_refused),
   };

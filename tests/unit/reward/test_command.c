@@ -117,6 +117,25 @@ static void request(void **state) {
   json_decref(all);
 }
 
+/* The reward program does not get the variables by which a process finds that it is a rank. */
+static void without_launcher(void **state) {
+  (void)state;
+  static const char *const NAME[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK",     "PMIX_RANK",
+                                     "MPI_LOCALNRANKS",      "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"};
+  double total, parts[RF_REWARDS];
+  const rf_reward_row row = row_of("1");
+  for (size_t i = 0; i < sizeof NAME / sizeof *NAME; i++) setenv(NAME[i], "1", 1);
+  setenv("SLURM_JOB_ID", "7", 1);
+  rf_rewards *r = open_command(
+      (rf_reward_options){.command = "n=$(env | grep -cE '^(OMPI|PMI|PMIX|MPI|SLURM)_'); while read -r x; do "
+                                     "echo '{\"id\":1,\"reward\":'$n'}'; done"});
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
+  close_all(r);
+  for (size_t i = 0; i < sizeof NAME / sizeof *NAME; i++) unsetenv(NAME[i]);
+  unsetenv("SLURM_JOB_ID");
+  assert_true(total == 1); /* SLURM_JOB_ID */
+}
+
 static void components(void **state) {
   (void)state;
   double total[2], parts[2 * RF_REWARDS];
@@ -334,26 +353,21 @@ static void stops(void **state) {
 static void unused(void **state) {
   (void)state;
   for (int i = 0; i < 20; i++) close_all(open_command((rf_reward_options){.command = GOOD, .workers = 3}));
-  rf_rewards *r;
+  rf_rewards *r = open_command((rf_reward_options){.command = "touch started", .elsewhere = true});
   rf_error error = {0};
+  assert_string_equal(rf_rewards_name(r, 0), "command");
+  close_all(r);
+  assert_int_equal(access("started", F_OK), -1);
   assert_int_equal(rf_rewards_open(&(rf_reward_options){.command = " "}, &r, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "--reward-command is empty"));
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(answers),
-                                     cmocka_unit_test(in_parts),
-                                     cmocka_unit_test(request),
-                                     cmocka_unit_test(components),
-                                     cmocka_unit_test(documented),
-                                     cmocka_unit_test(wrong_lines),
-                                     cmocka_unit_test(ends),
-                                     cmocka_unit_test(hangs),
-                                     cmocka_unit_test(stderr_is_bounded),
-                                     cmocka_unit_test(restarts),
-                                     cmocka_unit_test(whole_group_ends),
-                                     cmocka_unit_test(last_words),
-                                     cmocka_unit_test(stops),
-                                     cmocka_unit_test(unused)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(answers),           cmocka_unit_test(in_parts),   cmocka_unit_test(request),
+      cmocka_unit_test(without_launcher),  cmocka_unit_test(components), cmocka_unit_test(documented),
+      cmocka_unit_test(wrong_lines),       cmocka_unit_test(ends),       cmocka_unit_test(hangs),
+      cmocka_unit_test(stderr_is_bounded), cmocka_unit_test(restarts),   cmocka_unit_test(whole_group_ends),
+      cmocka_unit_test(last_words),        cmocka_unit_test(stops),      cmocka_unit_test(unused)};
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
