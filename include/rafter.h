@@ -152,8 +152,9 @@ rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, ra
  * RAFTER_INVALID: the data has no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
-/* Writes a checkpoint folder. The folder is complete when it contains the file DONE. RAFTER_FAILED:
- * an I/O error. After such an error, the incomplete folder is removed. */
+/* Writes a checkpoint folder, which may replace an earlier checkpoint. The folder is complete when
+ * it contains the file DONE. RAFTER_FAILED: an I/O error, or a folder with other files. After such
+ * an error, the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
 /* `arena_bytes`: size of the arena, which equals the plan's peak. `outside_bytes`: resident memory
  * of this process outside the arena. */

@@ -167,6 +167,11 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
   if (status == RAFTER_OK && !s->prefill_on)
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (status == RAFTER_OK) status = rf_settings_resolve(other, "generate", s->prefill_on, error);
+  if (status == RAFTER_INVALID && error && rf_options_is_set(s->o, "mesh"))
+    status = RF_FAIL(error, RAFTER_INVALID,
+                     "leave out --mesh, or give --prefill-on as many chips as --on; each machine has its own "
+                     "default mesh",
+                     "--mesh also applies to the machine of --prefill-on: %.600s", error->message);
   rf_options_free(other);
   return status == RAFTER_OK ? resolve_link(s, error) : status;
 }

@@ -15,17 +15,11 @@
 
 static char *text_of(const json_t *line) { return json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9)); }
 
-static rf_status check_file(FILE *file, const char *name, rf_error *error) {
-  if (!fflush(file) && !ferror(file)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "make room, then continue with --resume", "cannot write %s (%s)", name,
-                 strerror(errno));
-}
-
 static rf_status put_line(FILE *file, const char *name, const json_t *line, rf_error *error) {
   char *text = text_of(line);
   if (text) fprintf(file, "%s\n", text);
   free(text);
-  return check_file(file, name, error);
+  return rf_check_written(file, name, error);
 }
 
 static rf_status put_metrics(rf_rl_run *run, json_t *line, rf_error *error) {
@@ -234,10 +228,13 @@ static rf_status evaluate_owed(rf_rl_run *run, rf_error *error) {
   json_t *line = json_object();
   rf_status status = evaluate(run, line, error);
   char *text = status == RAFTER_OK ? text_of(line) : NULL;
-  fprintf(run->metrics, text ? ",%s\n" : "%s}\n", text ? text + 1 : "");
+  if (text) {
+    rf_step_line_reopen(run->metrics);
+    fprintf(run->metrics, ",%s\n", text + 1);
+  }
   free(text);
   json_decref(line);
-  return status == RAFTER_OK ? check_file(run->metrics, "metrics.jsonl", error) : status;
+  return status == RAFTER_OK ? rf_check_written(run->metrics, "metrics.jsonl", error) : status;
 }
 
 /* Returns the seconds that the next step may take, with its evaluation and a checkpoint. */

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int64_t rf_line_every(int64_t steps) {
@@ -56,7 +57,7 @@ rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
   if (step && !access(path, F_OK)) {
     RF_TRY(rf_file_read(path, (size_t)1 << 32, &text, &bytes, error));
     *kept = kept_bytes(text, step);
-    if (owed && owed(self, text, *kept)) *kept -= 2;
+    if (owed) owed(self, text, *kept);
     free(text);
   }
   bool cut = *kept >= bytes || !truncate(path, (off_t)*kept);
@@ -64,6 +65,19 @@ rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
   return *file ? RAFTER_OK
                : RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path,
                          strerror(errno));
+}
+
+rf_status rf_check_written(FILE *file, const char *name, rf_error *error) {
+  if (!fflush(file) && !ferror(file)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "make room, then continue with --resume", "cannot write %s (%s)", name,
+                 strerror(errno));
+}
+
+void rf_step_line_reopen(FILE *file) {
+  struct stat info;
+  fflush(file);
+  /* a failure leaves "}\n", and then the line is not JSON; check the stream after the next write */
+  if (!fstat(fileno(file), &info) && info.st_size >= 2 && ftruncate(fileno(file), info.st_size - 2)) return;
 }
 
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key) {

@@ -18,6 +18,10 @@ rf_status rf_save_run(rafter_trainer *t, const rafter_sink *sink, int keep, int6
 rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
                              bool (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
                              size_t *kept, rf_error *error);
+/* Fails if a file could not be written, for example because the disk is full. */
+rf_status rf_check_written(FILE *file, const char *name, rf_error *error);
+/* Removes the end "}" of the last line, so that more members can follow. */
+void rf_step_line_reopen(FILE *file);
 /* Returns true if the last of the kept lines belongs to `step` and does not contain `key`. `key`
  * includes its quotes. */
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/partial.h"
 #include "base/text.h"
+#include "model/run_folder.h"
 #include "plan/loss.h"
 #include "run/waits.h"
 #include "train/checkpoint.h"
@@ -98,6 +99,12 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
+/* Records the checkpoint that was used, if an option names a run. The run may get newer checkpoints. */
+static void record_checkpoint(json_t *options, const char *name, const char *given) {
+  char newest[4096];
+  if (given && rf_run_newest(given, newest)) json_object_set_new(options, name, json_string(newest));
+}
+
 /* Returns the options for run.json, with which the run can be repeated and planned. --seq is always
  * recorded, because `plan` has another default. If a run continues in its own folder, --resume is
  * left out, so that the options repeat the run from its start. */
@@ -107,6 +114,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   if (!rf_trains_by_epochs(o)) json_object_del(options, "epochs");
   json_object_del(options, "host-rank"); /* a repeated run may have other hosts */
   json_object_del(options, "coordinator");
+  record_checkpoint(options, "model", rf_options_argument(o, 0));
+  record_checkpoint(options, "adapter", rf_options_text_or(o, "adapter", NULL));
   const rf_build_options *build = &t->trainer->plan->options.build;
   json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
   json_object_set_new(options, "batch", json_integer((json_int_t)(build->microbatch * build->accumulate)));
@@ -205,22 +214,25 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
     char more[128] = "";
     log->val_loss = val_loss;
     if (log->prefers) rf_put_preference(&log->val_pairs, true, more, sizeof more);
-    fprintf(log->metrics, ",\"val_loss\":%.9g%s", or_zero(val_loss), more);
+    rf_step_line_reopen(log->metrics);
+    fprintf(log->metrics, ",\"val_loss\":%.9g%s}\n", or_zero(val_loss), more);
+    status = rf_check_written(log->metrics, "metrics.jsonl", error);
   }
-  fputs("}\n", log->metrics);
-  fflush(log->metrics);
   *stopped = status == RAFTER_INTERRUPTED;
   return *stopped ? RAFTER_OK : status;
 }
 
-/* Saves the steps so far, because a data file cannot be read any more, or has changed. Returns the
- * error of the data file. */
-static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
+/* Saves the steps so far, because the run ends with an error that a later run can avoid. */
+static bool save_before_error(rafter_trainer *t, run_log *log) {
   rf_error unsaved;
   /* saving needs all hosts, and the other hosts are in their next step */
-  if (rf_run_hosts(t->trainer->run) > 1) return RAFTER_FAILED;
-  if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;
-  if (error)
+  return rf_run_hosts(t->trainer->run) == 1 && t->trainer->step &&
+         save_checkpoint(t, log, &unsaved) == RAFTER_OK;
+}
+
+/* A data file cannot be read any more, or has changed. Returns the error of the data file. */
+static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
+  if (save_before_error(t, log) && error)
     snprintf(error->hint, sizeof error->hint, "restore the file, then continue with --resume %.200s", t->out);
   return RAFTER_FAILED;
 }
@@ -275,6 +287,10 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     log_step(log, &step, validates ? &val_loss : NULL);
     rf_phase_end(RF_PHASE_WRITE, writes);
     if (r->lost_data) return save_without_data(t, log, error);
+    if (log->metrics && rf_check_written(log->metrics, "metrics.jsonl", error) != RAFTER_OK) {
+      save_before_error(t, log);
+      return RAFTER_FAILED;
+    }
     double took = rf_now_seconds() - began;
     if (took > longest) longest = took;
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)

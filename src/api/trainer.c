@@ -80,6 +80,9 @@ rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_
   s->floor = rf_options_float_or(o, "min-lr", s->peak / 10);
   s->warmup = rf_options_int_or(o, "warmup", s->steps / 20);
   s->decay = rf_options_int_or(o, "decay", s->steps / 5);
+  if (s->kind == RF_SCHEDULE_WARMUP_EXPONENTIAL && s->floor <= 0 && s->peak > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "give a small --min-lr, such as a hundredth of --lr",
+                   "an exponential never reaches 0 (--min-lr: expected more than 0, got %g)", s->floor);
   static const char *const SHAPES[] = {"warmup", "decay"};
   for (int i = 0; i < 2 && s->kind == RF_SCHEDULE_CONSTANT; i++)
     if (rf_options_is_typed(o, SHAPES[i]) && rf_options_int_or(o, SHAPES[i], 0) > 0)
@@ -134,8 +137,9 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   if (rf_options_is_set(o, "fields")) s->fields = rf_options_text(o, "fields");
   if (rf_options_is_set(o, "template")) s->template = rf_options_text(o, "template");
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
-  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* random tokens have no validation split */
-  RF_TRY(check_length(o, !strncmp(s->data, "random", 6), error));
+  const bool random = rf_sources_are_random(s->data);
+  if (random) s->val_fraction = 0; /* random tokens have no validation split */
+  RF_TRY(check_length(o, random, error));
   s->debug = rf_debug_of(o);
   if (s->debug.poison) s->plan.guard_bytes = 64;
   if (*t->resume) s->resume_folder = t->resume;
@@ -256,7 +260,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   rf_device_listen(&s->plan.device, sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
   /* A trainer of rafter.h needs a folder only for token shards that are made from text. */
-  bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
+  bool writes = trains && (sink || !unnamed || !rf_sources_are_random(s->data));
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(take_folder(t, o, unnamed, resume, error));
   if (writes) status = take_tokenizer(t, o, s, error);

@@ -104,6 +104,7 @@ static rf_status start_group(const rf_machine *machine, rf_group *group, rf_erro
                       .slices = 1,
                       .oneway_bps = t->oneway_bps,
                       .hop_seconds = t->hop_seconds,
+                      .node_hop_seconds = t->node_hop_seconds,
                       .fraction = t->fraction > 0 ? t->fraction : 1,
                       .dcn_bps = machine->dcn_bps,
                       .dcn_hop_seconds = machine->dcn_hop_seconds};
@@ -241,6 +242,7 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
 /* Latency between the two chips of a group that are farthest apart. */
 static double hop_latency(const rf_group *g) {
   double hops = 0;
+  if (g->inside > 1 || g->nodes > 1) return g->hop_seconds + (g->nodes > 1 ? g->node_hop_seconds : 0);
   for (int i = 0; i < g->rings; i++)
     hops += g->ring[i].stride * (g->ring[i].wraps ? g->ring[i].extent / 2 : g->ring[i].extent - 1);
   return hops * g->hop_seconds;
@@ -318,7 +320,7 @@ double rf_collective_seconds(const rf_group *g, rf_collective kind, double whole
   if (kind == RF_PERMUTE) {
     int stride = 0;
     for (int i = 0; i < g->rings; i++) stride = g->ring[i].stride > stride ? g->ring[i].stride : stride;
-    wait = stride * g->hop_seconds + (g->slices > 1 ? g->dcn_hop_seconds : 0);
+    wait = (g->rings ? stride * g->hop_seconds : hop_latency(g)) + (g->slices > 1 ? g->dcn_hop_seconds : 0);
     if (latency) *latency = wait;
     return neighbour(g, whole_bytes) + wait;
   }

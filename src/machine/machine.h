@@ -80,10 +80,12 @@ typedef struct rf_topology {
   int host_chips;         /* number of chips that share a host; 0: unknown */
   /* bytes/s in one direction. TORUS: over one link. SWITCH: bytes/s out of one chip. */
   double oneway_bps;
-  double hop_seconds; /* latency of one link in seconds; 0: unknown */
-  double fraction;    /* fraction of oneway_bps that large transfers reach; 1: unknown */
-  int domain;         /* SWITCH: maximum number of chips at one switch */
-  double node_bps;    /* SWITCH: bytes/s out of a full node; 0: unknown */
+  /* Latency in seconds; 0: unknown. TORUS: of one link. SWITCH: of half of a small all-reduce, within
+   * a node (hop_seconds), and what a group of several nodes adds (node_hop_seconds). */
+  double hop_seconds, node_hop_seconds;
+  double fraction; /* fraction of oneway_bps that large transfers reach; 1: unknown */
+  int domain;      /* SWITCH: maximum number of chips at one switch */
+  double node_bps; /* SWITCH: bytes/s out of a full node; 0: unknown */
   /* bytes/s in one direction between the two devices of a chip; 0: a chip is one device */
   double die_bps;
 } rf_topology;
@@ -286,7 +288,7 @@ typedef struct rf_group {
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
   /* bytes/s and latency in seconds, of one link (TORUS) or out of one chip (SWITCH) */
-  double oneway_bps, hop_seconds;
+  double oneway_bps, hop_seconds, node_hop_seconds;
   /* For SWITCH. inside: number of the group's chips in one node. nodes: number of nodes. */
   int inside, nodes;
   double node_bps; /* for SWITCH: the group's part of the bytes/s out of a node */

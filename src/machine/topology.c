@@ -78,6 +78,7 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   t->host_chips = (int)host;
   RF_TRY(rf_machine_number(object, "oneway_bps", 0, 1e18, &t->oneway_bps, where, error));
   RF_TRY(rf_machine_number(object, "hop_seconds", 0, 10, &t->hop_seconds, where, error));
+  RF_TRY(rf_machine_number(object, "node_hop_seconds", 0, 10, &t->node_hop_seconds, where, error));
   RF_TRY(rf_machine_number(object, "fraction", 0.01, 1, &t->fraction, where, error));
   RF_TRY(rf_machine_number(object, "node_bps", 0, 1e18, &t->node_bps, where, error));
   RF_TRY(rf_machine_number(object, "die_bps", 0, 1e18, &t->die_bps, where, error));
@@ -240,6 +241,7 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
     set_whole(topology, "job_chips", t->job_chips);
     set_if(topology, "oneway_bps", t->oneway_bps);
     set_if(topology, "hop_seconds", t->hop_seconds);
+    set_if(topology, "node_hop_seconds", t->node_hop_seconds);
     set_if(topology, "fraction", t->fraction);
     set_if(topology, "node_bps", t->node_bps);
     set_if(topology, "die_bps", t->die_bps);

@@ -332,6 +332,9 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
     snprintf(length, sizeof length, " (default; the model's maximum is %s)",
              rf_text_whole(plan->graph->model.max_seq, max));
   else if (report->seq_default) snprintf(length, sizeof length, " (default, the model's maximum)");
+  else if (b->seq > plan->graph->model.max_seq && plan->graph->model.max_seq > 0)
+    snprintf(length, sizeof length, " (more than the model's maximum of %s)",
+             rf_text_whole(plan->graph->model.max_seq, max));
   if (report->prefill)
     fprintf(out, "%lld sequence%s%s of up to %lld tokens%s, %s%s", (long long)b->microbatch,
             rf_plural(b->microbatch), of_batch, (long long)b->seq, length, rf_dtype_name(b->dtype),

@@ -34,19 +34,32 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
+/* True for a folder that a checkpoint may replace. A trainer of rafter.h saves to any name. */
+static bool is_checkpoint(const char *folder) {
+  char path[PATH_BYTES + 400];
+  const char *slash = strrchr(folder, '/');
+  snprintf(path, sizeof path, "%s/state.json", folder);
+  return rf_run_is_complete(folder) || !access(path, F_OK) || rf_run_step_of(slash ? slash + 1 : folder) >= 0;
+}
+
 /* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges the names of both
  * folders. So a complete checkpoint exists at any time. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
-  if ((errno == ENOTEMPTY || errno == EEXIST) &&
-      !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
+  int why = errno;
+  if ((why == ENOTEMPTY || why == EEXIST) && !is_checkpoint(folder))
+    return RF_FAIL(error, RAFTER_FAILED, "choose another folder",
+                   "%s has files that are not a checkpoint's, and saving would remove them", folder);
+  if ((why == ENOTEMPTY || why == EEXIST) && !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
     return remove_folder(part), RAFTER_OK;
-  if (errno == EINVAL || errno == ENOSYS) { /* this file system cannot exchange the names of two folders */
+  if (why == ENOTEMPTY || why == EEXIST) why = errno;
+  if (why == EINVAL || why == ENOSYS) { /* this file system cannot exchange the names of two folders */
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
+    why = errno;
   }
   return RF_FAIL(error, RAFTER_FAILED, "choose another folder with --out",
-                 "cannot rename the checkpoint to %s (%s)", folder, strerror(errno));
+                 "cannot rename the checkpoint to %s (%s)", folder, strerror(why));
 }
 
 static void sync_folder(const char *folder) {
@@ -336,6 +349,15 @@ bool rf_checkpoint_any(const char *run_folder) {
   return has_file(run_folder, "run.json") || rf_run_is_complete(run_folder) || has_checkpoints(run_folder);
 }
 
+/* Renames a checkpoint, so that it is no longer the newest. */
+static void set_aside(const char *run_folder, const char *name) {
+  char from[PATH_BYTES + 300], to[PATH_BYTES + 300];
+  snprintf(from, sizeof from, "%s/%s", run_folder, name);
+  snprintf(to, sizeof to, "%s/before-%s", run_folder, name);
+  remove_folder(to);
+  rename(from, to);
+}
+
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
   for (;;) { /* removes the oldest checkpoints until `keep` checkpoints remain */
@@ -350,6 +372,10 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
       snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
       if (!strncmp(entry->d_name, "checkpoint-", 11) && strstr(entry->d_name, ".part-")) remove_folder(path);
       if (step < 0 || !rf_run_is_complete(path)) continue;
+      if (saved >= 0 && step > saved) { /* of steps that the run has left: it was resumed before them */
+        set_aside(run_folder, entry->d_name);
+        continue;
+      }
       complete++;
       if (step != saved && (oldest < 0 || step < oldest)) {
         oldest = step;

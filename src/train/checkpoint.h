@@ -37,7 +37,8 @@ rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_err
 rf_status rf_checkpoint_resumed(const char *run_folder, char folder[4096], rf_error *error);
 /* Removes all complete checkpoints except the newest `keep`. The remains of interrupted saves are
  * removed too. Never removes the checkpoint of step `saved`. If `keep` is 0, no checkpoint is
- * removed. */
+ * removed. A checkpoint after step `saved` belongs to steps that the run has left, so it gets the
+ * name before-checkpoint-N. */
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error);
 /* True if a folder is a run or a checkpoint. */
 bool rf_checkpoint_any(const char *run_folder);

@@ -333,6 +333,16 @@ bool rf_source_is_random(const char *spec) {
   return !strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6]);
 }
 
+bool rf_sources_are_random(const char *list) {
+  for (const char *at = list; at; at = strchr(at, ',')) {
+    at += *at == ',';
+    char spec[24];
+    snprintf(spec, sizeof spec, "%.*s", (int)strcspn(at, ","), at);
+    if (!rf_source_is_random(spec)) return false;
+  }
+  return true;
+}
+
 rf_status rf_source_exists(const char *spec, rf_error *error) {
   if (rf_source_is_random(spec) || !access(spec, R_OK)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", spec,

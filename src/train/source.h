@@ -79,7 +79,8 @@ rf_status rf_source_tokenizer(const rf_source_options *options, bool needed, rf_
 /* Returns the number of rows or documents, among `count`, that are held out for validation. If
  * `fraction` is above 0, at least one is held out, but never all. */
 int64_t rf_held_out(int64_t count, double fraction);
-bool rf_source_is_random(const char *spec); /* true: no file, but random tokens */
+bool rf_source_is_random(const char *spec);   /* true: no file, but random tokens */
+bool rf_sources_are_random(const char *list); /* true: every source of a list with commas is random */
 /* RAFTER_FAILED: the file `spec` does not exist or cannot be read. */
 rf_status rf_source_exists(const char *spec, rf_error *error);
 /* Checks, without reading the data, that rf_source_open may succeed: a text has a tokenizer, and a

@@ -182,7 +182,8 @@ PY
   refuses 1 'part, line 1' eval_ gsm8k "$SLOW" --data asked.jsonl --shots 0 --max-tokens 15 --output part --continue
   refuses 2 '--output' eval_ gsm8k "$SLOW" --data asked.jsonl --continue
   sed -i '1s/"answer": "#### 2"/"answer": "#### 3"/' asked.jsonl # other rows
-  refuses 1 'part, line 1' eval_ gsm8k "$SLOW" --data asked.jsonl --shots 0 --max-tokens 16 --output part --continue
+  refuses 1 'part, line 1' \
+    eval_ gsm8k "$SLOW" --data asked.jsonl --shots 0 --max-tokens 16 --output part --continue
 }
 
 case_refusals() {

@@ -9,6 +9,17 @@ BASE=$(echo base/checkpoint-*4)
 cp -r "$BASE" before
 TUNE=("$RAFTER" train "$BASE" "${QUICK[@]}" --data book.txt --val-every 0 --lr 1e-2)
 
+# An adapter keeps its base, also if the run of the base continues.
+status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --steps 4 --val-every 0 --out moves
+ON=("$RAFTER" train moves "${QUICK[@]}" --data book.txt --val-every 0 --lr 1e-2 --lora rank=2)
+for run in still later; do status 0 "${ON[@]}" --steps 6 --save-every 3 --keep 9 --out $run; done
+rm -r later/checkpoint-00000006 # as if the run had ended after step 3
+status 0 "$RAFTER" train --resume moves --steps 8 --keep 9
+status 0 "$RAFTER" train --resume later --steps 6
+same still/checkpoint-00000006/adapter_model.safetensors later/checkpoint-00000006/adapter_model.safetensors \
+  'an adapter whose base moved on'
+holds later/run.json 'd["options"]["model"] == "moves/checkpoint-00000004"' 'the recorded base'
+
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out tuned && {
   says 'adapters' out
   says 'predicted [0-9]+ bytes, allocated [0-9]+ bytes' out

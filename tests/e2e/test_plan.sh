@@ -573,6 +573,12 @@ case_longer_than_the_model() {
   local long='d["assumptions"] and any("is made for at most 32768" in a for a in d["assumptions"])'
   status 0 "$RAFTER" plan gemma3-1b --on h100-sxm --job score --seq 40000 --json && holds out "$long"
   status 0 "$RAFTER" plan gemma3-1b --on h100-sxm --job score --seq 32768 --json && holds out "not ($long)"
+  status 0 "$RAFTER" plan llama2-7b --job generate --on h200 --seq 65536 --batch 1 &&
+    says "x 65536 tokens \(more than the model's maximum of 4,096\)|up to 65536 tokens \(more than" out
+  # pages that grow with the tokens do not explain a cliff
+  status 0 "$RAFTER" plan llama3.1-8b --job prefill --on h200 --batch 1 --sweep seq=8192,32768,131072 &&
+    says 'takes 16 times as long for 16 times the work' out
+  ! grep -q 'pages of the cache' out || fail "pages: $(cat out)"
 }
 
 case_serving_times() {

@@ -242,6 +242,8 @@ case_serving() {
   # The eight GPUs of a node share its network cards. Here one GPU sends and two receive.
   status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json &&
     holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
+  refuses 2 '--mesh also applies to the machine of --prefill-on: .*expected 4 for h100-sxm, got 8' \
+    "$RAFTER" plan llama3.1-8b --job serve --on h100-sxm:8 --mesh tensor=8 --prefill-on h100-sxm:4
   refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
   # Fractions of a request per second, and lists of them.
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json &&

@@ -33,6 +33,22 @@ for signal in TERM INT HUP; do
   same whole/checkpoint-00000060/optimizer.safetensors stopped/checkpoint-00000060/optimizer.safetensors "SIG$signal and --resume give the same moments"
 done
 
+# A run that continues from an older checkpoint leaves its newer ones.
+status 0 "$RAFTER" train --config whole/run.json --steps 20 --save-every 5 --keep 9 --out left
+status 0 "$RAFTER" train --resume left/checkpoint-00000010 --steps 12 --keep 9
+[ -d left/before-checkpoint-00000020 ] && [ ! -e left/checkpoint-00000020 ] ||
+  fail "newer checkpoints: $(ls left)"
+status 0 "$RAFTER" train --resume left --steps 14 && says 'at step 12' out
+python3 -c '
+import json
+steps = [r["step"] for r in map(json.loads, open("left/metrics.jsonl")) if "step" in r]
+assert steps == list(range(1, 15)), steps' || fail 'the steps of a run that went back'
+
+# A run ends if it cannot write its metrics, and keeps its steps.
+mkdir full && ln -s /dev/full full/metrics.jsonl
+status 1 "${TRAIN[@]}" --steps 6 --out full && says 'cannot write metrics.jsonl' && says 'hint: make room'
+[ "$(newest full)" = full/checkpoint-00000001 ] || fail "a run without metrics leaves $(ls full)"
+
 # kill -9 several times at random moments, while checkpoints are written all the time.
 rm -rf killed
 "${TRAIN[@]}" --steps 60 --save-every 1 --keep 1 --out killed >out 2>err & pid=$!

@@ -203,6 +203,9 @@ PY
   status 0 "${TRAIN[@]}" --data one.jsonl --steps 2 --out one
   status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --val-every 1 --out noise &&
     holds noise/metrics.jsonl 'all("val_loss" not in r for r in rows)' 'random tokens are not validated'
+  cp book.txt random.txt # a file, in spite of its name
+  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data random.txt --steps 2 --val-every 2 --out named &&
+    holds named/metrics.jsonl '"val_loss" in rows[-1]' 'a file whose name begins with random is validated'
   head -c 9000 book.txt | tr a-z A-Z >loud.txt
   status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every 4 --save-every 4 --out mix &&
     {

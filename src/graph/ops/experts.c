@@ -278,9 +278,10 @@ static rf_work product_work(const rf_graph *graph, const rf_op *op) {
           columns = dx ? rf_input_dim(graph, op, 0, 1) : rf_input_dim(graph, op, 1, 1);
   double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts.experts * group,
          used = op->attr.experts.used, fill = op->attr.fill > 0 ? (double)op->attr.fill : 1,
-         rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
-  double done = 2.0 * rows * (double)inner * (double)columns,
-         capacity = op->attr.experts.room > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
+         rows = (double)places * fill,
+         capacity = op->attr.experts.room > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1,
+         met = rf_experts_met(experts, used, rows * group / (used * capacity));
+  double done = 2.0 * rows * (double)inner * (double)columns;
   work.flops = work.flops_full = done / capacity;
   work.flops_again = done - work.flops;
   if (op->def->product != RF_PRODUCT_DW)
