@@ -89,13 +89,12 @@ static bool evaluates_at(const rf_rl_run *run, int64_t step) {
          (step % run->eval_every == 0 || step == run->steps);
 }
 
-/* Returns true if the last kept line is the line of the first step and has no evaluation. A signal,
+/* Sets `owes` if the last kept line is the line of the first step and has no evaluation. A signal,
  * or an error of the reward, has ended this evaluation. */
-static bool owes_evaluation(void *self, const char *text, size_t kept) {
+static void owes_evaluation(void *self, const char *text, size_t kept) {
   rf_rl_run *run = self;
   run->owes = evaluates_at(run, run->first_step) &&
               rf_step_line_lacks(text, kept, run->first_step, "\"eval_reward\"");
-  return run->owes;
 }
 
 rf_status rf_rl_run_begin(rf_rl_run *run, rf_error *error) {
@@ -223,15 +222,13 @@ static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
 }
 
 /* Runs the missing evaluation of the previous run's last step. Then completes the line of this step
- * in metrics.jsonl, whose closing brace was removed. */
+ * in metrics.jsonl. */
 static rf_status evaluate_owed(rf_rl_run *run, rf_error *error) {
   json_t *line = json_object();
   rf_status status = evaluate(run, line, error);
   char *text = status == RAFTER_OK ? text_of(line) : NULL;
-  if (text) {
-    rf_step_line_reopen(run->metrics);
-    fprintf(run->metrics, ",%s\n", text + 1);
-  }
+  if (text) status = rf_step_line_reopen(run->metrics, "metrics.jsonl", error);
+  if (text && status == RAFTER_OK) fprintf(run->metrics, ",%s\n", text + 1);
   free(text);
   json_decref(line);
   return status == RAFTER_OK ? rf_check_written(run->metrics, "metrics.jsonl", error) : status;

@@ -19,7 +19,7 @@ typedef struct rf_rl_run {
   bool json, begun;    /* begun: true if metrics.jsonl has lines of earlier steps */
   bool evaluates;      /* true while an evaluation is in progress */
   bool unsound;        /* true: sampling or training has failed, so the weights may be broken */
-  bool owes;           /* true if the last line of metrics.jsonl has no evaluation and no closing brace */
+  bool owes;           /* true if the last line of metrics.jsonl has no evaluation */
   double eval_seconds; /* seconds of the longest evaluation */
   double save_seconds; /* seconds of the last checkpoint; before the first checkpoint, an estimate */
   double start, seconds_limit; /* seconds_limit: 0 means no limit */

@@ -48,7 +48,7 @@ static size_t kept_bytes(const char *text, int64_t step) {
 }
 
 rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
-                             bool (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
+                             void (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
                              size_t *kept, rf_error *error) {
   char path[4400], *text = NULL;
   size_t bytes = 0;
@@ -67,17 +67,20 @@ rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
                          strerror(errno));
 }
 
-rf_status rf_check_written(FILE *file, const char *name, rf_error *error) {
-  if (!fflush(file) && !ferror(file)) return RAFTER_OK;
+static rf_status cannot_write(const char *name, int why, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "make room, then continue with --resume", "cannot write %s (%s)", name,
-                 strerror(errno));
+                 strerror(why));
 }
 
-void rf_step_line_reopen(FILE *file) {
+rf_status rf_check_written(FILE *file, const char *name, rf_error *error) {
+  return !fflush(file) && !ferror(file) ? RAFTER_OK : cannot_write(name, errno, error);
+}
+
+rf_status rf_step_line_reopen(FILE *file, const char *name, rf_error *error) {
   struct stat info;
-  fflush(file);
-  /* a failure leaves "}\n", and then the line is not JSON; check the stream after the next write */
-  if (!fstat(fileno(file), &info) && info.st_size >= 2 && ftruncate(fileno(file), info.st_size - 2)) return;
+  RF_TRY(rf_check_written(file, name, error));
+  bool cut = !fstat(fileno(file), &info) && info.st_size >= 2 && !ftruncate(fileno(file), info.st_size - 2);
+  return cut ? RAFTER_OK : cannot_write(name, errno, error);
 }
 
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key) {

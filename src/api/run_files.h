@@ -13,15 +13,16 @@ int64_t rf_line_every(int64_t steps);
  * computes nothing. */
 rf_status rf_save_run(rafter_trainer *t, const rafter_sink *sink, int keep, int64_t *saved, rf_error *error);
 /* Opens FOLDER/NAME to append lines. Each line has a "step", and lines of steps after `step` are
- * removed. Step 0 begins a new file. *kept is the number of kept bytes. If `owed` is not NULL and
- * returns true, the last line is unfinished, and its closing brace is removed. */
+ * removed. Step 0 begins a new file. *kept is the number of kept bytes. `owed` sees the kept text; it
+ * may be NULL. */
 rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
-                             bool (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
+                             void (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
                              size_t *kept, rf_error *error);
 /* Fails if a file could not be written, for example because the disk is full. */
 rf_status rf_check_written(FILE *file, const char *name, rf_error *error);
-/* Removes the end "}" of the last line, so that more members can follow. */
-void rf_step_line_reopen(FILE *file);
+/* Removes the end "}" of the last line, so that more members can follow. Fails if the line is as
+ * before. */
+rf_status rf_step_line_reopen(FILE *file, const char *name, rf_error *error);
 /* Returns true if the last of the kept lines belongs to `step` and does not contain `key`. `key`
  * includes its quotes. */
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key);

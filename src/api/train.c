@@ -28,11 +28,13 @@ typedef struct run_log {
   int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
   bool validates;       /* true if the last step of the resumed run is a step with validation */
-  bool owes_validation; /* true if the last line of metrics.jsonl has no val_loss and no closing brace */
+  bool owes_validation; /* true if the last line of metrics.jsonl has no val_loss */
   bool json, continued; /* continued: true if metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
   double mfu_seconds;   /* sum of MFU x seconds of all steps */
   double save_seconds;  /* with a limit: seconds of the last checkpoint; before the first, an estimate */
+  bool hidden;          /* true on hosts other than 0, whose files nobody reads */
+  int unwritten;        /* errno of the first failed write of metrics.jsonl; 0: none */
   rafter_step last;
   double val_loss; /* loss of the last validation; NaN: none */
   /* figures of a loss of preferences in the last step, and in the last validation */
@@ -42,6 +44,12 @@ typedef struct run_log {
 
 /* JSON has no infinite numbers and no NaN. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
+
+static void put_metrics(run_log *log, const char *line) {
+  if (!log->metrics) return;
+  bool written = fprintf(log->metrics, "%s\n", line) > 0 && !fflush(log->metrics);
+  if (!written && !log->hidden && !log->unwritten) log->unwritten = errno ? errno : EIO;
+}
 
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
   char line[1024], a[32], b[32], c[32];
@@ -56,10 +64,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   if (val_loss) rf_text_append(line, sizeof line, ",\"val_loss\":%.9g", or_zero(*val_loss));
   if (val_loss && log->prefers) rf_put_preference(&log->val_pairs, true, line, sizeof line);
   rf_text_append(line, sizeof line, "}");
-  if (log->metrics) {
-    fprintf(log->metrics, "%s\n", line);
-    fflush(log->metrics);
-  }
+  put_metrics(log, line);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   int64_t done = s->step - log->first_step, every = rf_line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
@@ -99,10 +104,11 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Records the checkpoint that was used, if an option names a run. The run may get newer checkpoints. */
-static void record_checkpoint(json_t *options, const char *name, const char *given) {
+/* Records the folder from which weights were read, if an option names a run. The run may get newer
+ * checkpoints. */
+static void record_checkpoint(json_t *options, const char *name, const char *given, const char *read) {
   char newest[4096];
-  if (given && rf_run_newest(given, newest)) json_object_set_new(options, name, json_string(newest));
+  if (given && *read && rf_run_newest(given, newest)) json_object_set_new(options, name, json_string(read));
 }
 
 /* Returns the options for run.json, with which the run can be repeated and planned. --seq is always
@@ -114,8 +120,13 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   if (!rf_trains_by_epochs(o)) json_object_del(options, "epochs");
   json_object_del(options, "host-rank"); /* a repeated run may have other hosts */
   json_object_del(options, "coordinator");
-  record_checkpoint(options, "model", rf_options_argument(o, 0));
-  record_checkpoint(options, "adapter", rf_options_text_or(o, "adapter", NULL));
+  /* a resumed run reads the base of its adapters, and the reference of preferences, again */
+  const rf_train_settings *s = &t->trainer->settings;
+  if (t->trainer->plan->graph->params.adapter > 0 || t->preferences)
+    record_checkpoint(options, "model", rf_options_argument(o, 0),
+                      s->weights_folder ? s->weights_folder : "");
+  if (t->preferences)
+    record_checkpoint(options, "adapter", rf_options_text_or(o, "adapter", NULL), s->model.lora.folder);
   const rf_build_options *build = &t->trainer->plan->options.build;
   json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
   json_object_set_new(options, "batch", json_integer((json_int_t)(build->microbatch * build->accumulate)));
@@ -130,10 +141,9 @@ static bool validates_at(const rf_trainer *r, const run_log *log) {
          (r->step % log->val_every == 0 || r->step == log->steps);
 }
 
-static bool owes_validation(void *self, const char *text, size_t kept) {
+static void owes_validation(void *self, const char *text, size_t kept) {
   run_log *log = self;
   log->owes_validation = log->validates && rf_step_line_lacks(text, kept, log->first_step, "\"val_loss\"");
-  return log->owes_validation;
 }
 
 static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *error) {
@@ -155,10 +165,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
            "libraries\":%lld,\"heap_and_stacks\":%lld}}",
            (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes,
            (long long)o.file_bytes, (long long)o.other_bytes);
-  if (log->metrics && !log->continued) {
-    fprintf(log->metrics, "%s\n", line);
-    fflush(log->metrics);
-  }
+  if (!log->continued) put_metrics(log, line);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   const rf_params *params = &r->plan->graph->params;
   if (params->adapter > 0)
@@ -206,7 +213,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
 }
 
 /* Validates if a signal ended the validation of the run's last step. Adds the loss to the last line
- * of metrics.jsonl, whose closing brace open_metrics has removed. */
+ * of metrics.jsonl. */
 static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   double val_loss = 0;
   rf_status status = rf_take_validation(t, log->val_rows, &val_loss, &log->val_pairs, error);
@@ -214,25 +221,22 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
     char more[128] = "";
     log->val_loss = val_loss;
     if (log->prefers) rf_put_preference(&log->val_pairs, true, more, sizeof more);
-    rf_step_line_reopen(log->metrics);
-    fprintf(log->metrics, ",\"val_loss\":%.9g%s}\n", or_zero(val_loss), more);
-    status = rf_check_written(log->metrics, "metrics.jsonl", error);
+    status = log->hidden ? RAFTER_OK : rf_step_line_reopen(log->metrics, "metrics.jsonl", error);
+    if (status == RAFTER_OK) fprintf(log->metrics, ",\"val_loss\":%.9g%s}\n", or_zero(val_loss), more);
+    if (status == RAFTER_OK && !log->hidden) status = rf_check_written(log->metrics, "metrics.jsonl", error);
   }
   *stopped = status == RAFTER_INTERRUPTED;
   return *stopped ? RAFTER_OK : status;
 }
 
-/* Saves the steps so far, because the run ends with an error that a later run can avoid. */
-static bool save_before_error(rafter_trainer *t, run_log *log) {
+/* Saves the steps so far, because a data file cannot be read any more, or has changed. Returns the
+ * error of the data file. */
+static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
   rf_error unsaved;
   /* saving needs all hosts, and the other hosts are in their next step */
-  return rf_run_hosts(t->trainer->run) == 1 && t->trainer->step &&
-         save_checkpoint(t, log, &unsaved) == RAFTER_OK;
-}
-
-/* A data file cannot be read any more, or has changed. Returns the error of the data file. */
-static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
-  if (save_before_error(t, log) && error)
+  if (rf_run_hosts(t->trainer->run) > 1) return RAFTER_FAILED;
+  if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;
+  if (error)
     snprintf(error->hint, sizeof error->hint, "restore the file, then continue with --resume %.200s", t->out);
   return RAFTER_FAILED;
 }
@@ -240,15 +244,16 @@ static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *er
 /* Sets *stopped or *time_is_up if the run ends after this step. *time_is_up: another step and a
  * checkpoint would end too late. All hosts of a run get the same result. `step_seconds` is the time
  * of the longest step. */
-static rf_status ask_end(const rafter_trainer *t, const run_log *log, double step_seconds, bool *stopped,
+static rf_status ask_end(const rafter_trainer *t, run_log *log, double step_seconds, bool *stopped,
                          bool *time_is_up, rf_error *error) {
-  enum { STOP = 1, TIME = 2 };
-  uint32_t flags = rf_asked_to_stop(log->sink) ? STOP : 0;
+  enum { STOP = 1, TIME = 2, UNWRITTEN = 4 };
+  uint32_t flags = (rf_asked_to_stop(log->sink) ? STOP : 0) | (log->unwritten ? UNWRITTEN : 0);
   double next = step_seconds + log->save_seconds;
   if (log->seconds_limit > 0 && rf_now_seconds() - log->start + next > log->seconds_limit) flags |= TIME;
   RF_TRY(rf_run_agree(t->trainer->run, &flags, error));
   *stopped = flags & STOP;
   *time_is_up = flags & TIME;
+  if (flags & UNWRITTEN && !log->unwritten) log->unwritten = EIO; /* the error of another host */
   return RAFTER_OK;
 }
 
@@ -287,16 +292,12 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     log_step(log, &step, validates ? &val_loss : NULL);
     rf_phase_end(RF_PHASE_WRITE, writes);
     if (r->lost_data) return save_without_data(t, log, error);
-    if (log->metrics && rf_check_written(log->metrics, "metrics.jsonl", error) != RAFTER_OK) {
-      save_before_error(t, log);
-      return RAFTER_FAILED;
-    }
     double took = rf_now_seconds() - began;
     if (took > longest) longest = took;
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
       RF_TRY(save_checkpoint(t, log, error));
     RF_TRY(ask_end(t, log, longest, stopped, &time_is_up, error));
-    if (time_is_up) break;
+    if (time_is_up || log->unwritten) break;
   }
   return RAFTER_OK;
 }
@@ -350,6 +351,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   if (rf_trains_with_trace(o)) RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(rf_trainer_of_job(job, sink, &t, error));
+  log.hidden = t->hidden;
   log.first_step = t->trainer->step;
   log.first_tokens = t->trainer->tokens;
   log.steps = t->trainer->settings.schedule.steps;
@@ -374,6 +376,9 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
     rf_trainer_passes(t, pass); /* lists the plans again, now with measurements */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, pass, passes, rf_now_seconds() - log.start, error));
   }
+  if (log.unwritten && !log.hidden) /* the steps are saved, but their lines are not */
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "make room, then continue with --resume",
+                  "cannot write metrics.jsonl (%s)", strerror(log.unwritten)));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s",
                      (long long)t->trainer->step, t->out);

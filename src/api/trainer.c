@@ -53,6 +53,8 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
 }
 
 static rf_status find_checkpoint(rafter_trainer *t, const char *resume, rf_error *error) {
+  /* a trainer of rafter.h has its own options, so it does not begin a run again */
+  if (!t->command) return rf_checkpoint_newest(resume, t->resume, error);
   RF_TRY(rf_checkpoint_resumed(resume, t->resume, error));
   t->again = !*t->resume;
   return RAFTER_OK;
@@ -208,6 +210,7 @@ rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *
   const char *resume = rf_options_text(o, "resume");
   bool unnamed;
   rf_hosts hosts;
+  t->command = true;
   RF_TRY(rf_hosts_of(o, &hosts, error));
   if (hosts.host > 0) {
     *ours = false;
@@ -247,6 +250,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
     goto done;
   }
   t->lock = -1;
+  t->command = sink != NULL;
   bool trains = !strcmp(rf_options_command(o), "train");
   const char *resume = trains ? rf_options_text(o, "resume") : NULL;
   bool unnamed = false;

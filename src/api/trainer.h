@@ -12,9 +12,10 @@ struct rafter_trainer {
   rf_settings settings;
   /* tokenizer: folder of the tokenizer's copy in `out`; "": no copy */
   char out[4096], resume[4096], tokenizer[4200];
-  bool again;  /* true if --resume names a run without a checkpoint, which begins again */
-  bool hidden; /* true on hosts other than 0, where `out` is a temporary folder */
-  int lock;    /* file descriptor of the lock of `out`; -1: none */
+  bool command; /* true for a command, false for a trainer of rafter.h */
+  bool again;   /* true if --resume names a run without a checkpoint, which begins again */
+  bool hidden;  /* true on hosts other than 0, where `out` is a temporary folder */
+  int lock;     /* file descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
   rf_preferences *preferences; /* owner of `trainer` if the loss is a loss of preferences; otherwise NULL */
 };

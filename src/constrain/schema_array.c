@@ -167,9 +167,10 @@ static bool are_disjoint(rf_schema *s, const json_t *a, const json_t *b) {
   json_object_foreach (json_object_get(a, "properties"), name, value) {
     const json_t *other = json_object_get(json_object_get(b, "properties"), name);
     const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
+    if (!may_compare(s, 0)) return false;
+    if (!other || !lists_differ(s, value, other)) continue;
     if (!may_compare(s, json_array_size(in_a) + json_array_size(in_b))) return false;
-    bool both = rf_schema_requires(in_a, name) && rf_schema_requires(in_b, name);
-    if (other && both && lists_differ(s, value, other)) return true;
+    if (rf_schema_requires(in_a, name) && rf_schema_requires(in_b, name)) return true;
   }
   return false;
 }

@@ -167,6 +167,13 @@ rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chip
   }
   const int together = common.known && link->ranks == chips ? (int)common.room.together : (int)chips;
   if (!found) return rf_ranks_divide(machine, (int)chips, together), RAFTER_OK;
+  if (common.known && link->ranks == chips) { /* a process may have less memory than at the calibration */
+    const double memory = common.room.memory_bytes / together, reserve = common.room.reserve_bytes / together;
+    if (memory - reserve < machine->memory_bytes - machine->reserve_bytes) {
+      machine->memory_bytes = memory;
+      machine->reserve_bytes = reserve;
+    }
+  }
   machine->usd_per_chip_hour = price / (double)together;
   memcpy(machine->price_tier, tier, sizeof tier);
   return RAFTER_OK;

@@ -48,12 +48,13 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_add_seconds(q, "seconds_exact", "time without the shard that a chip already has", exact);
   rf_add_seconds(q, "throughput_seconds", "time by bandwidth", bytes * per_byte);
   rf_add_seconds(q, "latency_seconds", "time of hops", latency);
-  rf_add_number(q, "hops", "hops", group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
+  rf_add_number(q, "hops", "hops",
+                group.rings > 0 && group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
   rf_add_number(q, "group_chips", "chips", chips);
   rf_add_bytes(q, "critical_bytes", "size below which latency dominates",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
   rf_add_bytes(q, "critical_shard_bytes", "a chip's shard of that size",
-               group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
+               group.hop_seconds > 0 && group.nodes < 2 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
   /* In an all-gather on a ring that sends in one direction, every link carries all shards except
    * one. In an all-to-all, a block travels half of the ring on average. */

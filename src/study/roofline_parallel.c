@@ -170,7 +170,9 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
                 s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
-    double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
+    const rf_topology *t = &q->machine.topology;
+    const bool nodes = t->form == RF_NETWORK_SWITCH && degree > t->domain;
+    double buffer = batch * width * q->dtype.bytes, shard = nodes ? 0 : t->oneway_bps * hop;
     rf_add_bytes(q, "activation_bytes", "bytes of the activations of --batch tokens", buffer);
     rf_fact_add(q, "latency_degree", "number of chips above which the exchange is latency-bound",
                 RF_UNIT_MAXIMUM, shard > 0 ? buffer / shard : NAN);

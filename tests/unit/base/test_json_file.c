@@ -270,7 +270,6 @@ static void folders_are_made(void **state) {
   assert_int_equal(rf_make_folders(at("a/b/c/file/d"), &error), RAFTER_FAILED);
 }
 
-/* The expected text is that of Python's bytes.decode("utf-8", "replace"). */
 /* Names are cut between characters, and bytes that are not UTF-8 are replaced. */
 static void names_are_valid_text(void **state) {
   char name[8];
@@ -288,6 +287,7 @@ static void names_are_valid_text(void **state) {
   }
 }
 
+/* The expected text is that of Python's bytes.decode("utf-8", "replace"). */
 static void any_bytes_are_a_text(void **state) {
   (void)state;
   static const char *const CASES[][2] = {

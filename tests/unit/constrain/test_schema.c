@@ -210,6 +210,19 @@ static void comparisons_are_bounded(void **state) {
            "]}},\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"}]}");
   assert_int_equal(form_open(text, RF_TEXT_SCHEMA, &a, &error), RAFTER_INVALID);
   rf_automaton_close(&a);
+  /* 64 objects that their last property tells apart */
+  n = snprintf(text, sizeof text, "{\"oneOf\":[");
+  for (int i = 0; i < 64; i++) {
+    n += snprintf(text + n, sizeof text - (size_t)n, "%s{\"type\":\"object\",\"properties\":{", i ? "," : "");
+    for (int k = 0; k < 20; k++)
+      n += snprintf(text + n, sizeof text - (size_t)n, "\"p%d\":{\"type\":\"null\"},", k);
+    n += snprintf(text + n, sizeof text - (size_t)n, "\"kind\":{\"const\":%d}},\"required\":[", i);
+    for (int k = 0; k < 20; k++) n += snprintf(text + n, sizeof text - (size_t)n, "\"p%d\",", k);
+    n += snprintf(text + n, sizeof text - (size_t)n, "\"kind\"]}");
+  }
+  snprintf(text + n, sizeof text - (size_t)n, "]}");
+  if (form_open(text, RF_TEXT_SCHEMA, &a, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_automaton_close(&a);
 }
 
 /* Schemas that grow exponentially when references are copied, and counts that do not fit. */

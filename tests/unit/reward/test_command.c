@@ -127,13 +127,15 @@ static void without_launcher(void **state) {
   for (size_t i = 0; i < sizeof NAME / sizeof *NAME; i++) setenv(NAME[i], "1", 1);
   setenv("SLURM_JOB_ID", "7", 1);
   rf_rewards *r = open_command(
-      (rf_reward_options){.command = "n=$(env | grep -cE '^(OMPI|PMI|PMIX|MPI|SLURM)_'); while read -r x; do "
-                                     "echo '{\"id\":1,\"reward\":'$n'}'; done"});
+      (rf_reward_options){.command = "n=$(env | grep -cE '^(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK|"
+                                     "MPI_LOCALNRANKS|SLURM_PROCID|SLURM_STEP_NUM_TASKS)='); "
+                                     "m=$(env | grep -c '^SLURM_JOB_ID=7$'); while read -r x; do "
+                                     "echo '{\"id\":1,\"reward\":'$((10 * n + m))'}'; done"});
   assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
   close_all(r);
   for (size_t i = 0; i < sizeof NAME / sizeof *NAME; i++) unsetenv(NAME[i]);
   unsetenv("SLURM_JOB_ID");
-  assert_true(total == 1); /* SLURM_JOB_ID */
+  assert_true(total == 1); /* only SLURM_JOB_ID */
 }
 
 static void components(void **state) {
