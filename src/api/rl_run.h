@@ -16,12 +16,12 @@ typedef struct rf_rl_run {
   int64_t steps, first_step, saved; /* saved: optimizer step of the last checkpoint; -1: none */
   int64_t save_every, eval_every, show;
   int keep;
-  bool json, begun;    /* begun: true if metrics.jsonl has lines of earlier steps */
-  bool evaluates;      /* true while an evaluation is in progress */
-  bool unsound;        /* true: sampling or training has failed, so the weights may be broken */
-  bool owes;           /* true if the last line of metrics.jsonl has no evaluation */
-  double eval_seconds; /* seconds of the longest evaluation */
-  double save_seconds; /* seconds of the last checkpoint; before the first checkpoint, an estimate */
+  bool json, begun;            /* begun: true if metrics.jsonl has lines of earlier steps */
+  bool evaluates;              /* true while an evaluation is in progress */
+  bool unsound;                /* true: sampling or training has failed, so the weights may be broken */
+  bool owes;                   /* true if the last line of metrics.jsonl has no evaluation */
+  double eval_seconds;         /* seconds of the longest evaluation */
+  double save_seconds;         /* seconds of the last checkpoint; before the first checkpoint, an estimate */
   double start, seconds_limit; /* seconds_limit: 0 means no limit */
   double said, done_seconds;   /* times for the progress line: of its latest update, and of finished steps */
   rf_rl_report last;
