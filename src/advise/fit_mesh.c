@@ -21,9 +21,9 @@ typedef struct mesh_search {
   rf_settings *settings; /* of the last candidate */
   candidate at[MAX_MESHES];
   int count;
-  int too_large;    /* meshes that need too much memory */
-  rf_error refused; /* of the first mesh that cannot run the job for another reason */
-  const candidate *refuses;
+  int too_large;            /* meshes that need too much memory */
+  rf_error refused;         /* of the first mesh that cannot run the job for another reason */
+  const candidate *refuses; /* this mesh; NULL: none */
 } mesh_search;
 
 typedef struct extent {

@@ -26,7 +26,7 @@ rf_status rf_step_line_reopen(FILE *file, const char *name, rf_error *error);
 /* Returns true if the last of the kept lines belongs to `step` and does not contain `key`. `key`
  * includes its quotes. */
 bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key);
-/* what a run says if it was stopped before its first checkpoint, and is resumed */
+/* The note of a resumed run that was stopped before its first checkpoint. */
 #define RF_BEGINS_AGAIN "the run has no checkpoint yet, so it begins again with its recorded options\n"
 /* Returns the options of a resumed run of `command`. Options on the command line take precedence
  * over options in run.json. The run continues in its folder, even if the folder was moved. */

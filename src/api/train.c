@@ -425,7 +425,8 @@ static const rf_option TRAIN[] = {
               "fit: several documents per row of tokens; none: one document per row"),
     RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),
     RF_NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", "Validation", "steps between validations; 0: never"),
-    RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation", "maximum held-out rows in a validation"),
+    RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation",
+              "held-out rows in a validation, rounded up to whole microbatches"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Training",
               "sequences in an optimizer step; the default is raised to a multiple of --microbatch or "
               "--accumulate"),

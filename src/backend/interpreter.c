@@ -5,6 +5,7 @@
 #include "backend/mpi/link.h"
 #include "backend/mpi/pipe.h"
 #include "graph/mesh/place.h"
+#include "graph/probe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -104,14 +105,12 @@ static const rf_op *last_probe(const rf_graph *graph) {
   return NULL;
 }
 
-/* True if the op has a probed number, and this number is not finite. */
+/* True if the op has a checked number, and this number is not finite. */
 static bool is_probe_lost(const rf_call *call) {
-  const rf_op *op = call->op;
-  if (op->def->probe == RF_PROBE_NONE) return false;
-  int slot = op->def->probe == RF_PROBE_UPDATE ? 4 : 0;
-  int64_t at = op->def->probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
-  if (slot >= op->output_count || !call->out[slot]) return false;
-  bool wide = call->graph->tensor[op->output[slot]].dtype == RF_F64;
+  int64_t at;
+  int slot = rf_probed_output(call->op, &at);
+  if (slot < 0) return false;
+  bool wide = call->graph->tensor[call->op->output[slot]].dtype == RF_F64;
   return !isfinite(wide ? ((double *)call->out[slot])[at] : (double)((float *)call->out[slot])[at]);
 }
 

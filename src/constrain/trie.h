@@ -27,7 +27,7 @@ typedef struct rf_trie {
     int32_t skip;  /* the next node that is not below this one */
     /* index in `token` of the node's first token; the next node's index is the end */
     int32_t tokens;
-  } * node; /* (nodes + 1) in the order of their texts; the last entry is not a node: it ends the tokens */
+  } * node; /* (nodes + 1) in the order of their texts; the last entry only ends the tokens of a node */
   int32_t *token;
   int32_t nodes, tokens;
   struct rf_trie_part {

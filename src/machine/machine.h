@@ -80,8 +80,8 @@ typedef struct rf_topology {
   int host_chips;         /* number of chips that share a host; 0: unknown */
   /* bytes/s in one direction. TORUS: over one link. SWITCH: bytes/s out of one chip. */
   double oneway_bps;
-  /* Latency in seconds; 0: unknown. TORUS: of one link. SWITCH: of half of a small all-reduce, within
-   * a node (hop_seconds), and what a group of several nodes adds (node_hop_seconds). */
+  /* Latency in seconds; 0: unknown. TORUS: hop_seconds is that of one link. SWITCH: a small all-reduce
+   * takes 2 hop_seconds in a node, and 2 node_hop_seconds more over several nodes. */
   double hop_seconds, node_hop_seconds;
   double fraction; /* fraction of oneway_bps that large transfers reach; 1: unknown */
   int domain;      /* SWITCH: maximum number of chips at one switch */
@@ -287,7 +287,7 @@ typedef struct rf_group {
   int chips; /* number of chips in the group */
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  /* bytes/s and latency in seconds, of one link (TORUS) or out of one chip (SWITCH) */
+  /* bytes/s of one link (TORUS) or out of one chip (SWITCH), and latencies as in rf_topology */
   double oneway_bps, hop_seconds, node_hop_seconds;
   /* For SWITCH. inside: number of the group's chips in one node. nodes: number of nodes. */
   int inside, nodes;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "formats/gguf_facts.h"
 #include "formats/llama2c.h"

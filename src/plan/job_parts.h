@@ -36,8 +36,8 @@ typedef struct rf_rank_room {
   double memory_bytes, reserve_bytes;
   int64_t together;
 } rf_rank_room;
-/* Finds the rank that may use the least memory. The result is the memory of its machine, as if the
- * largest number of ranks that share a machine shared this machine too. */
+/* Finds the rank with the smallest part of a machine's memory. The result is the memory of a machine
+ * that gives this part to each rank, if the largest number of ranks of any machine shares it. */
 rf_rank_room rf_ranks_lowest_room(const rf_rank_room *room, int ranks);
 /* All ranks must make the same plan. So a rank replaces its local machine by the machine of rank 0,
  * with the lowest room of all ranks. The ranks exchange their machines only at the first call,
@@ -52,8 +52,8 @@ void rf_ranks_choose_stage(rf_plan_options *plan);
  * of chips. */
 rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error);
 /* Changes a machine with one chip into a machine with `chips` chips. Ranks on one machine share its
- * cores and its memory; outside of ranks, all chips share the machine. If `local` is true, the machine is
- * --on local, and the file of `rafter calibrate --network` is used if it exists. */
+ * cores and its memory. Without ranks, all chips share the machine. If `local` is true, the machine
+ * is --on local, and the file of `rafter calibrate --network` is used if it exists. */
 rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chips, rf_machine *machine,
                            rf_error *error);
 

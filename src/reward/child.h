@@ -11,8 +11,8 @@ typedef struct rf_child {
   int in, out, err; /* rafter's ends of its stdin, stdout and stderr; -1: closed */
 } rf_child;
 
-/* Runs `/bin/sh -c text` in its own process group, without the variables of launchers of MPI. RAFTER_FAILED:
- * no process can be started. */
+/* Runs `/bin/sh -c text` in its own process group, without the variables of launchers of MPI.
+ * RAFTER_FAILED: no process can be started. */
 rf_status rf_child_start(const char *text, rf_child *child, rf_error *error);
 /* Closes one of the pipes, which may be closed already. */
 void rf_child_close(int *pipe);

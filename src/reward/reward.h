@@ -45,8 +45,9 @@ typedef struct rf_reward_row {
 } rf_reward_row;
 
 typedef struct rf_rewards rf_rewards;
-/* Checks the options and starts the program, unless it runs elsewhere. RAFTER_INVALID: a component is wrong,
- * or the options have no component. The texts of the options must stay valid until rf_rewards_close. */
+/* Checks the options and starts the program, unless it runs elsewhere. RAFTER_INVALID: a component
+ * is wrong, or the options have no component. The texts of the options must stay valid until
+ * rf_rewards_close. */
 rf_status rf_rewards_open(const rf_reward_options *options, rf_rewards **rewards, rf_error *error);
 /* Ends the program within 2 s, with a signal if necessary. Values that were not collected are lost.
  * `rewards` may be NULL. */

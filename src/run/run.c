@@ -3,6 +3,7 @@
 
 #include "backend/mpi/link.h"
 #include "graph/mesh/pipeline.h"
+#include "graph/probe.h"
 #include "run/gather.h"
 #include "run/hosts.h"
 #include "run/whole.h"
@@ -29,7 +30,7 @@ typedef struct rf_bound_plan {
   rf_measured *before; /* the times without those of the step in progress */
   bool in_step;        /* true from the section BEGIN until the section END has succeeded */
   int64_t timed;       /* number of executions with measured times; 0: all executions */
-  uint8_t *probe;      /* (ops): rf_probe. */
+  bool *probe;         /* (ops): true: the op has a checked number. */
   uint8_t *watched;    /* for each op: 1 if the program calls before_op and after_op */
   /* Tensor ids of inputs and outputs. If the host has no arena, `view` points into `copies`. */
   int *io, io_count;
@@ -60,11 +61,6 @@ static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[
 /* Offset of the slot of a tensor that a microbatch uses. */
 static int64_t slot_of(const rf_plan *plan, int tensor, int micro) {
   return offset_of(plan, tensor) + rf_slot_at(&plan->graph->tensor[tensor], micro);
-}
-
-static rf_probe probe_of(const rf_op *op) {
-  bool sums = op->output_count > 4 && op->output[4] >= 0;
-  return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
 }
 
 /* Lists tensors by their first (or last) op. Op i has the entries at[i] to at[i + 1] - 1. */
@@ -249,9 +245,8 @@ static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_input
 
 static rf_status check_probe(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
-  rf_probe probe = (rf_probe)b->probe[op];
-  int tensor = o->output[probe == RF_PROBE_UPDATE ? 4 : 0];
-  int64_t at = probe == RF_PROBE_FIRST ? 0 : o->attr.sums.element;
+  int64_t at;
+  int tensor = o->output[rf_probed_output(o, &at)];
   rf_dtype dtype = b->plan->graph->tensor[tensor].dtype == RF_F64 ? RF_F64 : RF_F32;
   int64_t size = rf_dtype_bytes(dtype);
   union {
@@ -371,7 +366,9 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   b->probe = calloc(ops, 1);
   b->watched = calloc(ops, 1);
   if (!b->measured || !b->before || !b->probe || !b->watched) return no_memory(error);
-  for (int i = 0; i < plan->graph->op_count; i++) b->probe[i] = (uint8_t)probe_of(&plan->graph->op[i]);
+  int64_t at;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    b->probe[i] = rf_probed_output(&plan->graph->op[i], &at) >= 0;
   RF_TRY(list_by_op(plan, true, &b->fresh_at, &b->fresh, error));
   RF_TRY(list_by_op(plan, false, &b->dead_at, &b->dead, error));
   if (!run->memory) return RAFTER_OK;

@@ -55,7 +55,7 @@ size_t rf_ask_units(const char *text, size_t bytes) {
   return units;
 }
 
-/* The text has at most 4 bytes for each unit above the limit, so a larger --max-body allows more. */
+/* A body above RF_ASK_UNITS needs 4 bytes of text for each unit. So a larger --max-body allows more. */
 static bool check_units(const char *body, size_t bytes, rf_wrong *wrong) {
   const size_t units = rf_ask_units(body, bytes), most = bytes / 4 > RF_ASK_UNITS ? bytes / 4 : RF_ASK_UNITS;
   if (units <= most) return true;
@@ -213,9 +213,7 @@ void rf_ask_trim(rf_ask *ask) {
   json_t *value;
   void *next;
   json_object_foreach_safe (ask->body, next, name, value)
-    if (!is_kept(ask, name)) {
-      json_object_del(ask->body, name);
-    }
+    if (!is_kept(ask, name)) json_object_del(ask->body, name);
   json_decref(ask->messages);
   ask->messages = NULL;
   free(ask->form_text);

@@ -340,7 +340,7 @@ static bool has_checkpoints(const char *run_folder) {
 
 rf_status rf_checkpoint_resumed(const char *run_folder, char folder[4096], rf_error *error) {
   if (has_file(run_folder, "run.json") && !has_file(run_folder, "report.json") &&
-      !has_file(run_folder, "DONE") && !has_checkpoints(run_folder))
+      !rf_run_is_complete(run_folder) && !has_checkpoints(run_folder))
     return *folder = 0, RAFTER_OK;
   return rf_checkpoint_newest(run_folder, folder, error);
 }

@@ -1,6 +1,7 @@
 /* emit.c - see emit.h: writes the sections of a graph as one module. The section begin comes first,
  * then the microbatches, as a loop if there are several, then the section end. */
 #include "backend/xla/emit.h"
+#include "graph/probe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,11 +113,13 @@ static bool reads(const rf_op *op, int slot) { return op->input[slot] >= 0; }
 static void add_probe(writer *w, const rf_op *op) {
   rf_hlo *h = w->e.h;
   bool update = op->def->probe == RF_PROBE_UPDATE;
-  if (op->def->probe == RF_PROBE_NONE || (update && !rf_emit_wants(op, 4))) return;
+  int64_t at;
+  int slot = rf_probed_output(op, &at);
+  if (slot < 0) return;
   rf_val v = w->e.probed;
   if (!rf_has(v)) {
-    rf_val all = w->e.value[op->output[update ? 4 : 0]];
-    int64_t count = rf_val_count(all), at = op->def->probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
+    rf_val all = w->e.value[op->output[slot]];
+    int64_t count = rf_val_count(all);
     v = rf_hlo_slice(h, rf_hlo_reshape(h, all, 1, &count), 0, at, at + 1);
     v = rf_hlo_reshape(h, rf_hlo_convert(h, v, RF_HLO_F32), 0, NULL);
   }

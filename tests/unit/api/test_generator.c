@@ -1,33 +1,21 @@
 /* test_generator.c - the public generator gives several events of an answer in one step, if it
  * drafts tokens. The texts of all these events are valid until the next step. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support/job.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
-#include "rafter.h"
-
-static const char *const OPTIONS[][2] = {
-    {"model", "gpt:layers=1,width=32,heads=2,ff=64,vocab=300,seq=1024,init=flax"},
-    {"threads", "1"},
-    {"batch", "4"},
-    {"speculate", "ngram"}};
 enum { SAMPLES = 4, REPEATS = 60, BYTES = 13 * REPEATS };
-static rafter_error error;
-
-#define OK(call) \
-  if ((call) != RAFTER_OK) fail_msg("%s (%s)", error.message, error.hint)
 
 static rafter_generator *open_generator(void) {
-  rafter_job *job = NULL;
+  static const char *const OPTIONS[][2] = {
+      {"model", "gpt:layers=1,width=32,heads=2,ff=64,vocab=300,seq=1024,init=flax"},
+      {"threads", "1"},
+      {"batch", "4"},
+      {"speculate", "ngram"},
+      {NULL}};
+  rafter_job *job = job_of("generate", OPTIONS);
   rafter_generator *g = NULL;
-  OK(rafter_job_new("generate", &job, &error));
-  for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++)
-    OK(rafter_job_set(job, OPTIONS[i][0], OPTIONS[i][1], &error));
   OK(rafter_generator_open(job, &g, &error));
   rafter_job_free(job);
   return g;

@@ -1,32 +1,18 @@
 /* test_trainer_save.c - a trainer of rafter.h saves to a new folder or over a checkpoint, but never
  * over other files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
-
-#include "rafter.h"
+#include "support/job.h"
 #include "support/scratch.h"
 
-static rafter_error error;
-
-#define OK(call) \
-  if ((call) != RAFTER_OK) fail_msg("%s (%s)", error.message, error.hint)
+#include <sys/stat.h>
 
 static rafter_trainer *open_trainer(void) {
   static const char *const OPTIONS[][2] = {{"model", "gpt:layers=1,width=16,heads=1,ff=16,vocab=256,seq=8"},
                                            {"data", "random:seed=0"},
                                            {"threads", "1"},
-                                           {"batch", "1"}};
-  rafter_job *job = NULL;
+                                           {"batch", "1"},
+                                           {NULL}};
+  rafter_job *job = job_of("train", OPTIONS);
   rafter_trainer *t = NULL;
-  OK(rafter_job_new("train", &job, &error));
-  for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++)
-    OK(rafter_job_set(job, OPTIONS[i][0], OPTIONS[i][1], &error));
   OK(rafter_trainer_open(job, &t, &error));
   rafter_job_free(job);
   return t;
